@@ -19,35 +19,11 @@
 #include "absl/strings/str_cat.h"
 #include "cc/core/pooling/bags.h"
 #include "cc/ops/key_types.h"
-#include "cc/ops/shapes.h"
+#include "cc/ops/pooling_shapes.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace tf_embed {
 namespace {
-
-// The shape of the bags, without dim. The list `bags` begins at input `first`.
-absl::Status BagsShape(InferenceContext* c, ShapeHandle keys, int first, ShapeHandle* shape) {
-  int num_bags;
-  TF_RETURN_IF_ERROR(c->GetAttr("num_bags", &num_bags));
-  if (num_bags == 0) {
-    TF_RETURN_IF_ERROR(c->WithRankAtLeast(keys, 1, &keys));
-    return c->Subshape(keys, 0, -1, shape);
-  }
-  if (num_bags == 1) {
-    ShapeHandle splits;
-    DimensionHandle bags;
-    TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 1, &splits));
-    TF_RETURN_IF_ERROR(c->Subtract(c->Dim(splits, 0), 1, &bags));
-    *shape = c->Vector(bags);
-    return absl::Status();
-  }
-  ShapeHandle unused, dense;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(first), 2, &unused));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(first + 1), 1, &unused));
-  TF_RETURN_IF_ERROR(c->MakeShapeFromShapeTensor(first + 1, &dense));
-  TF_RETURN_IF_ERROR(c->WithRankAtLeast(dense, 1, &dense));
-  return c->Subshape(dense, 0, -1, shape);
-}
 
 // Outputs 0 and 1: the distinct keys, and the index of each key among them.
 void DistinctShape(InferenceContext* c, DimensionHandle distinct) {

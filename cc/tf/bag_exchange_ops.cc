@@ -255,9 +255,11 @@ class SplitPooledOp final : public StatusOp {
     const ExecContext exec = ExecContextOf(context);
     OwnedKeys keys;
     Bags bags(HostAllocator());
+    tf::OpInputList given_bags;
     tf::TensorShape shape;
     TF_RETURN_IF_ERROR(keys.Read(exec, *tensor, *owners, rule_, "owner_rule", num_workers_));
-    TF_RETURN_IF_ERROR(ReadBags(context, tensor->shape(), &bags, &shape));
+    TF_RETURN_IF_ERROR(context->input_list("bags", &given_bags));
+    TF_RETURN_IF_ERROR(ReadBags(given_bags, tensor->shape(), &bags, &shape));
     const Compacted batch = WithoutPadding(keys, bags);
     const BagBatch view{
         batch.keys.data(), batch.offsets.data(), bags.size(), {{0, 0, bags.size()}}, {1}};

@@ -4,6 +4,7 @@
 
 #include "cc/tf/kernels.h"
 #include "cc/tf/table_op.h"
+#include "cc/tf/table_parts.h"
 
 namespace tf_embed {
 namespace {
@@ -19,16 +20,11 @@ class FindOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    KeysInput keys(table->allocator());
-    DefaultRows defaults;
-    tf::Tensor* values;
+    RowLookup lookup(table);
+    KeysInput& keys = lookup.keys;
     tf::Tensor* exists;
-    constexpr KeyUse kUse = insert ? KeyUse::kWrite : KeyUse::kRead;
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, kUse, &keys));
-    TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
+    TF_RETURN_IF_ERROR(lookup.Read(context, insert ? KeyUse::kWrite : KeyUse::kRead));
     if (insert) TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 4));
-    TF_RETURN_IF_ERROR(CheckOutputType(output_type(0), *table));
-    TF_RETURN_IF_ERROR(context->allocate_output(0, keys.rows_shape(), &values));
     TF_RETURN_IF_ERROR(context->allocate_output(1, keys.shape(), &exists));
     const ExecContext exec = ExecContextOf(context, training_);
     bool* const flags = exists->flat<bool>().data();
@@ -36,6 +32,8 @@ class FindOp : public TableOp {
       return ToTensorFlow(insert ? table->FindOrInsert(exec, keys.batch(), defaults, rows, flags)
                                  : table->Find(exec, keys.batch(), defaults, rows, flags));
     };
+    const DefaultRows& defaults = lookup.defaults;
+    tf::Tensor* const values = lookup.values;
     if (table->value_strings() == nullptr) return find(defaults, values->data());
 
     // Rows of strings are stored as rows of dictionary numbers.

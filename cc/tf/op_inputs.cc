@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cc/tf/op_inputs.h"
 
+#include "cc/core/files/table_meta.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 
 namespace tf_embed {
@@ -34,6 +35,22 @@ absl::Status ReadNumber(tf::OpKernelConstruction* construction, const char* name
   if (*number >= least && *number <= most) return absl::OkStatus();
   return InvalidArgumentError("`", name, "` must be from ", least, " to ", most,
                               ". Received: ", *number, ".");
+}
+
+absl::Status ReadDims(tf::OpKernelConstruction* construction, std::vector<int64_t>* dims) {
+  if (construction->HasAttr("num_tables")) {
+    int64_t num_tables;
+    TF_RETURN_IF_ERROR(construction->GetAttr("num_tables", &num_tables));
+    TF_RETURN_IF_ERROR(ReadOneEach(construction, "dims", static_cast<size_t>(num_tables), dims));
+  } else {
+    TF_RETURN_IF_ERROR(construction->GetAttr("dims", dims));
+  }
+  for (const int64_t dim : *dims) {
+    if (dim >= 1 && dim <= TableMeta::kMaxDim) continue;
+    return InvalidArgumentError("`dims` must be from 1 to ", TableMeta::kMaxDim,
+                                ". Received: ", dim, ".");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckListLengths(tf::OpKernelConstruction* construction) {

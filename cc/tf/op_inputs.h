@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "cc/tf/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -53,6 +54,21 @@ absl::Status AddAxis(int64_t size, tensorflow::TensorShape* shape);
 // Reads an attribute and checks that it is from `least` to `most`.
 absl::Status ReadNumber(tensorflow::OpKernelConstruction* construction, const char* name,
                         int64_t least, int64_t most, int64_t* number);
+
+// Reads a list attribute and checks that it has one for each table of an op of many.
+template <typename List>
+absl::Status ReadOneEach(tensorflow::OpKernelConstruction* construction, const char* name,
+                         size_t num_tables, List* list) {
+  list->clear();  // GetAttr appends types
+  TF_RETURN_IF_ERROR(construction->GetAttr(name, list));
+  if (list->size() == num_tables) return absl::OkStatus();
+  return InvalidArgumentError("`", name, "` must have one for each of ", num_tables,
+                              " tables. Received: ", list->size(), ".");
+}
+
+// Reads `dims`, the dim of each of an op's tables, and compares their number with `num_tables`, if
+// the op has that attribute.
+absl::Status ReadDims(tensorflow::OpKernelConstruction* construction, std::vector<int64_t>* dims);
 
 // Checks the lengths of an op's list inputs: at most two tensors for bags, and at most one each for
 // weights, scores and tokens.

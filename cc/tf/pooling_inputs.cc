@@ -11,12 +11,15 @@ namespace tf = ::tensorflow;
 absl::Status PoolingAttributes::Read(tf::OpKernelConstruction* construction) {
   std::string name;
   TF_RETURN_IF_ERROR(construction->GetAttr("combiner", &name));
-  has_bags = name != "none";
-  if (has_bags && !FindByName(kCombinerNames, name, &combiner)) {
-    return InvalidArgumentError("`combiner` must be one of ", QuotedNames(kCombinerNames),
-                                ". Received: ", name, ".");
-  }
+  TF_RETURN_IF_ERROR(SetCombiner(name));
   return ReadPadding(construction);
+}
+
+absl::Status PoolingAttributes::SetCombiner(const std::string& name) {
+  has_bags = name != "none";
+  if (!has_bags || FindByName(kCombinerNames, name, &combiner)) return absl::OkStatus();
+  return InvalidArgumentError("`combiner` must be one of ", QuotedNames(kCombinerNames),
+                              ". Received: ", name, ".");
 }
 
 absl::Status PoolingAttributes::ReadPadding(tf::OpKernelConstruction* construction) {
@@ -28,10 +31,8 @@ absl::Status PoolingAttributes::ReadPadding(tf::OpKernelConstruction* constructi
   return InvalidArgumentError("`padding` must be at most one key. Received: ", keys, " keys.");
 }
 
-absl::Status ReadBags(tf::OpKernelContext* context, const tf::TensorShape& keys, Bags* bags,
+absl::Status ReadBags(const tf::OpInputList& inputs, const tf::TensorShape& keys, Bags* bags,
                       tf::TensorShape* shape) {
-  tf::OpInputList inputs;
-  TF_RETURN_IF_ERROR(context->input_list("bags", &inputs));
   const size_t num_keys = static_cast<size_t>(keys.num_elements());
   *shape = tf::TensorShape();
   if (inputs.size() == 0) {
@@ -78,10 +79,8 @@ absl::Status ReadBags(tf::OpKernelContext* context, const tf::TensorShape& keys,
   return absl::OkStatus();
 }
 
-absl::Status ReadWeights(tf::OpKernelContext* context, tf::DataType type, size_t num_keys,
+absl::Status ReadWeights(const tf::OpInputList& inputs, tf::DataType type, size_t num_keys,
                          const void** weights) {
-  tf::OpInputList inputs;
-  TF_RETURN_IF_ERROR(context->input_list("weights", &inputs));
   if (inputs.size() == 0) return absl::OkStatus();
   const tf::Tensor& tensor = inputs[0];
   if (tensor.dtype() != type) {

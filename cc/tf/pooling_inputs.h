@@ -29,6 +29,7 @@ struct PoolingAttributes {
   std::vector<std::string> padding_string;  // replaces `padding` for string keys
 
   absl::Status Read(tensorflow::OpKernelConstruction* construction);
+  absl::Status SetCombiner(const std::string& name);
   // Reads only `padding`, for an op without a combiner.
   absl::Status ReadPadding(tensorflow::OpKernelConstruction* construction);
 
@@ -39,14 +40,14 @@ struct PoolingAttributes {
   }
 };
 
-// Reads the input list `bags` of an op whose keys have shape `keys`. The list is empty if each line
-// of keys is a bag. A single tensor holds row splits; two hold the indices and dense shape of
-// sparse keys. Sets `shape` to the shape of the bags.
-absl::Status ReadBags(tensorflow::OpKernelContext* context, const tensorflow::TensorShape& keys,
+// Reads the inputs `bags` of keys of shape `keys`. They are none if each line of keys is a bag. A
+// single tensor holds row splits; two hold the indices and dense shape of sparse keys. Sets `shape`
+// to the shape of the bags.
+absl::Status ReadBags(const tensorflow::OpInputList& inputs, const tensorflow::TensorShape& keys,
                       Bags* bags, tensorflow::TensorShape* shape);
 
-// Reads the input list `weights`: empty, or one tensor of `type` with a weight for each key.
-absl::Status ReadWeights(tensorflow::OpKernelContext* context, tensorflow::DataType type,
+// Reads the inputs `weights`: none, or one tensor of `type` with a weight for each key.
+absl::Status ReadWeights(const tensorflow::OpInputList& inputs, tensorflow::DataType type,
                          size_t num_keys, const void** weights);
 
 }  // namespace tf_embed

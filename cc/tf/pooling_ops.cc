@@ -10,12 +10,12 @@
 #include <string>
 
 #include "cc/core/pooling/key_sums.h"
-#include "cc/core/pooling/pooled_find.h"
 #include "cc/tf/gpu_tables.h"
 #include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/pooling_inputs.h"
 #include "cc/tf/table_op.h"
+#include "cc/tf/table_parts.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {
@@ -32,41 +32,12 @@ class FindPooledOp : public TableOp {
 
  private:
   absl::Status Run(tf::OpKernelContext* context, TableResource* table) override {
-    KeysInput keys(table->allocator());
-    Bags bags(table->allocator());
-    DefaultRows defaults;
-    Pooling pooling{attributes_.combiner, nullptr, attributes_.padding_key()};
-    tf::TensorShape shape;
-    tf::Tensor* pooled;
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kRead, &keys));
-    if (context->input(1).dtype() == tf::DT_STRING && !attributes_.padding_string.empty()) {
-      // Padding is compared as a string, and gets the key that no string has. So it is never looked
-      // up.
-      keys.ReplaceString(context->input(1), attributes_.padding_string.front(), StringKeys::kNoKey);
-    }
-    TF_RETURN_IF_ERROR(ReadDefaults(context, *table, keys, &defaults));
-    TF_RETURN_IF_ERROR(ReadBags(context, keys.shape(), &bags, &shape));
-    const tf::DataType compute = ComputeType(table->signature().value_dtype);
-    TF_RETURN_IF_ERROR(ReadWeights(context, compute, keys.size(), &pooling.weights));
-    if (output_type(0) != compute) {
-      return InvalidArgumentError("Rows of table '", table->name(), "' are pooled in ",
-                                  tf::DataTypeString(compute),
-                                  ". Asked for: ", tf::DataTypeString(output_type(0)), ".");
-    }
-    TF_RETURN_IF_ERROR(AddAxis(table->signature().dim, &shape));
-    TF_RETURN_IF_ERROR(context->allocate_output(0, shape, &pooled));
-    PooledFind find;
-    find.bags = &bags;
-    find.pooling = pooling;
-    find.defaults = defaults;
-    find.pooled = pooled->data();
-    find.stride = table->dim();
-    const ExecContext exec = table->Now(ExecContextOf(context, training_));
-    const TableKeys& batch = keys.batch();
-    find.keys = {batch.keys, batch.owners, batch.unsigned_keys, table->stores(batch.on_device),
-                 table->num_shards()};
-    return ToTensorFlow(batch.on_device ? OnDevice(*table)->FindPooled(exec, &find, 1)
-                                        : FindPooled(exec, &find, 1));
+    PooledLookup lookup(table, attributes_);
+    tf::OpInputList bags, weights;
+    TF_RETURN_IF_ERROR(context->input_list("bags", &bags));
+    TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
+    TF_RETURN_IF_ERROR(lookup.Read(context, bags, weights));
+    return lookup.Run(ExecContextOf(context, training_));
   }
 
   PoolingAttributes attributes_;
@@ -202,15 +173,18 @@ class SumByKeyOp : public DistinctKeysOp {
     const tf::Tensor& keys = context->input(0);
     const tf::Tensor& gradients = context->input(1);
     Bags bags(HostAllocator());
+    tf::OpInputList given_bags, weights;
     tf::TensorShape shape = keys.shape();
     KeyGradients of;
+    TF_RETURN_IF_ERROR(context->input_list("bags", &given_bags));
+    TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
     if (attributes_.has_bags) {
-      TF_RETURN_IF_ERROR(ReadBags(context, keys.shape(), &bags, &shape));
+      TF_RETURN_IF_ERROR(ReadBags(given_bags, keys.shape(), &bags, &shape));
       of.bags = &bags;
       of.pooling.combiner = attributes_.combiner;
       of.pooling.padding = attributes_.padding_key();
     }
-    TF_RETURN_IF_ERROR(ReadWeights(context, ComputeType(gradients.dtype()),
+    TF_RETURN_IF_ERROR(ReadWeights(weights, ComputeType(gradients.dtype()),
                                    static_cast<size_t>(keys.NumElements()), &of.pooling.weights));
     const int64_t dim = gradients.dims() == 0 ? 0 : gradients.dim_size(gradients.dims() - 1);
     TF_RETURN_IF_ERROR(AddAxis(dim, &shape));

@@ -12,9 +12,7 @@ namespace tf_embed {
 
 namespace tf = ::tensorflow;
 
-absl::Status ReadRuleKind(tf::OpKernelConstruction* construction, RuleKind* kind) {
-  std::string name;
-  TF_RETURN_IF_ERROR(construction->GetAttr("rule", &name));
+absl::Status FindRuleKind(const std::string& name, RuleKind* kind) {
   if (name == "external") {
     *kind = RuleKind::kExternal;
     return absl::OkStatus();
@@ -26,6 +24,12 @@ absl::Status ReadRuleKind(tf::OpKernelConstruction* construction, RuleKind* kind
     }
   }
   return InvalidArgumentError("`rule` must be a known rule. Received: ", name, ".");
+}
+
+absl::Status ReadRuleKind(tf::OpKernelConstruction* construction, RuleKind* kind) {
+  std::string name;
+  TF_RETURN_IF_ERROR(construction->GetAttr("rule", &name));
+  return FindRuleKind(name, kind);
 }
 
 absl::Status ReadSlotTypes(tf::OpKernelConstruction* construction, RuleKind kind,

@@ -3,6 +3,7 @@
 #ifndef TF_EMBED_CC_TF_RULE_ATTRIBUTES_H_
 #define TF_EMBED_CC_TF_RULE_ATTRIBUTES_H_
 
+#include <string>
 #include <vector>
 
 #include "cc/core/rules/optimizer_rule.h"
@@ -10,6 +11,9 @@
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_embed {
+
+// The kind of the rule of a name, which is the value of an op's attribute.
+absl::Status FindRuleKind(const std::string& name, RuleKind* kind);
 
 // Reads `rule`.
 absl::Status ReadRuleKind(tensorflow::OpKernelConstruction* construction, RuleKind* kind);

@@ -356,26 +356,11 @@ TableBatchOp::TableBatchOp(tf::OpKernelConstruction* construction) : OpKernel(co
     OP_REQUIRES_OK(construction, construction->GetAttr("combiner", &combiner));
   }
   OP_REQUIRES_OK(construction, CheckListLengths(construction));
-  OP_REQUIRES_OK(construction, construction->GetAttr("dims", &dims_));
-  if (construction->HasAttr("num_tables")) {
-    int64_t num_tables;
-    OP_REQUIRES_OK(construction, construction->GetAttr("num_tables", &num_tables));
-    OP_REQUIRES(construction, static_cast<int64_t>(dims_.size()) == num_tables,
-                InvalidArgumentError("`dims` must have one for each of ", num_tables,
-                                     " tables. Received: ", dims_.size(), "."));
-  }
-  for (const int64_t dim : dims_) {
-    OP_REQUIRES(construction, dim >= 1 && dim <= TableMeta::kMaxDim,
-                InvalidArgumentError("`dims` must be from 1 to ", TableMeta::kMaxDim,
-                                     ". Received: ", dim, "."));
-  }
+  OP_REQUIRES_OK(construction, ReadDims(construction, &dims_));
   for (const char* const name : {"row_dtypes", "sum_dtypes", "distinct_dtypes"}) {
     if (!construction->HasAttr(name)) continue;
     tf::DataTypeVector types;
-    OP_REQUIRES_OK(construction, construction->GetAttr(name, &types));
-    OP_REQUIRES(construction, types.size() == dims_.size(),
-                InvalidArgumentError("`", name, "` must have one for each of ", dims_.size(),
-                                     " tables. Received: ", types.size(), "."));
+    OP_REQUIRES_OK(construction, ReadOneEach(construction, name, dims_.size(), &types));
   }
   if (!combiner.empty()) {
     OP_REQUIRES(

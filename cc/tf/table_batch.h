@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "cc/core/base/exec_context.h"
-#include "cc/core/base/first_failure.h"
 #include "cc/core/pooling/bags.h"
 #include "cc/tf/gpu_tables.h"
 #include "cc/tf/table_op.h"
@@ -121,51 +120,12 @@ class TableBatchOp : public tensorflow::OpKernel {
   // The memory of the op's GPU.
   DeviceMemory* gpu_memory() const { return gpu_memory_; }
 
-  // Calls `work(context, table)` for each table. Many tables run in parallel with one thread each;
-  // a few run in turn with many threads each. The cost estimate is `num_keys / tables` keys a table
-  // at `key_cost` nanoseconds each.
-  //
-  // REQUIRES: `exec` holds the tables that `work` uses, if any (HeldStores), because parallel work
-  // runs on pool threads.
-  template <typename Work>
-  absl::Status ForEachTable(const ExecContext& exec, size_t num_keys, size_t key_cost,
-                            const Work& work) const;
-  bool WorksOnManyAtOnce() const { return dims_.size() >= kMany; }
-
   Combiner combiner_ = Combiner::kSum;
   std::vector<int64_t> dims_;  // of each table
 
  private:
-  static constexpr size_t kMany = 8;
-
   DeviceMemory* gpu_memory_ = nullptr;
 };
-
-template <typename Work>
-absl::Status TableBatchOp::ForEachTable(const ExecContext& exec, size_t num_keys, size_t key_cost,
-                                        const Work& work) const {
-  const size_t count = dims_.size();
-  if (!WorksOnManyAtOnce()) {
-    for (size_t i = 0; i < count; ++i) TF_RETURN_IF_ERROR(ToTensorFlow(work(exec, i)));
-    return absl::OkStatus();
-  }
-  const ExecContext serial = exec.InSerial();
-  FirstFailure failure;
-  const auto some = [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end && !failure.failed(); ++i) {
-      Status status;
-      try {
-        status = work(serial, i);
-      } catch (const std::bad_alloc&) {
-        status = Status::ResourceExhausted(
-            [] { return std::string("No memory for the gradients of many tables."); });
-      }
-      if (!status.ok()) failure.Note(std::move(status));
-    }
-  };
-  exec.parallel_for(count, key_cost * (num_keys / count + 1), std::cref(some));
-  return ToTensorFlow(failure.Take());
-}
 
 }  // namespace tf_embed
 

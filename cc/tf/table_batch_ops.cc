@@ -12,6 +12,7 @@
 #include "cc/core/pooling/pooled_find.h"
 #include "cc/core/store/store_locks.h"
 #include "cc/core/table/paused_tables.h"
+#include "cc/tf/for_each_table.h"
 #include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/rule_attributes.h"
@@ -246,7 +247,7 @@ class SumByKeyTablesOp : public TableBatchOp {
     }
     const ExecContext exec = ExecContextOf(context);
     TF_RETURN_IF_ERROR(
-        ForEachTable(exec, num_keys, kSumCost,
+        ForEachTable(exec, count, num_keys, kSumCost,
                      [&](const ExecContext& each, size_t i) { return tables[i]->Build(each); }));
     tf::OpOutputList distinct, sums;
     TF_RETURN_IF_ERROR(context->output_list("distinct", &distinct));
@@ -263,7 +264,7 @@ class SumByKeyTablesOp : public TableBatchOp {
     }
     // The outputs were allocated before, because the op's context is not safe to use from several
     // threads.
-    return ForEachTable(exec, num_keys, kSumCost, [&](const ExecContext& each, size_t i) {
+    return ForEachTable(exec, count, num_keys, kSumCost, [&](const ExecContext& each, size_t i) {
       return tables[i]->Write(each, combiner_, CoreType(of_keys[i]->dtype()), keys[i],
                               of_keys[i]->data());
     });
@@ -342,9 +343,10 @@ class ApplyTablesOp : public TableBatchOp {
     const bool has_tiers = std::any_of(tables.begin(), tables.end(), [](const auto& table) {
       return table->store(0)->tiers() != nullptr;
     });
-    if (!WorksOnManyAtOnce()) return ForEachTable(exec, num_keys, kApplyCost, apply);
+    const size_t count = tables.size();
+    if (!AreManyTables(count)) return ForEachTable(exec, count, num_keys, kApplyCost, apply);
     // Not held, because a held table can't move rows between tiers.
-    if (has_tiers) return ForEachInTurn(tables.size(), exec, apply);
+    if (has_tiers) return ForEachInTurn(count, exec, apply);
     std::vector<const Store*> shards;
     for (size_t i = 0; i < tables.size(); ++i) {
       Store* const shard = tables[i]->store(0);
@@ -358,11 +360,11 @@ class ApplyTablesOp : public TableBatchOp {
     HeldStores held(HostAllocator());
     TF_RETURN_IF_ERROR(ToTensorFlow(held.Take(shards.data(), shards.size(), Held::kWriting)));
     if (held.size() == shards.size()) {
-      return ForEachTable(exec.Holding(Held::kWriting), num_keys, kApplyCost, apply);
+      return ForEachTable(exec.Holding(Held::kWriting), count, num_keys, kApplyCost, apply);
     }
     // A repeated table must not be trained by two threads at once.
     held.Release();
-    return ForEachInTurn(tables.size(), exec, apply);
+    return ForEachInTurn(count, exec, apply);
   }
 
   template <typename Apply>

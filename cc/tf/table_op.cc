@@ -23,15 +23,27 @@ namespace {
 // Running table ops in the whole process.
 std::atomic<int> ops_under_way{0};
 
-class UnderWay {
- public:
-  UnderWay() { ops_under_way.fetch_add(1, std::memory_order_relaxed); }
-  ~UnderWay() { ops_under_way.fetch_sub(1, std::memory_order_relaxed); }
-  UnderWay(const UnderWay&) = delete;
-  UnderWay& operator=(const UnderWay&) = delete;
-};
-
 }  // namespace
+
+OpUnderWay::OpUnderWay() { ops_under_way.fetch_add(1, std::memory_order_relaxed); }
+OpUnderWay::~OpUnderWay() { ops_under_way.fetch_sub(1, std::memory_order_relaxed); }
+
+absl::Status CheckDim(const TableResource& table, int64_t dim) {
+  // The shape function has promised outputs of this dim to the graph.
+  if (dim == 0 || dim == table.signature().dim) return absl::OkStatus();
+  return InvalidArgumentError("`dim` of table '", table.name(), "' must be ", table.signature().dim,
+                              ". Received: dim=", dim, ".");
+}
+
+absl::Status RunOnTable(const TableResource& table, absl::FunctionRef<absl::Status()> part) {
+  try {
+    absl::Status status = part();
+    return table.is_on_device() ? WithMemoryAdvice(std::move(status)) : status;
+    // Containers of the standard library throw. An exception that leaves a kernel ends the process.
+  } catch (const std::bad_alloc&) {
+    return ResourceExhaustedError("No memory for an operation on table '", table.name(), "'.");
+  }
+}
 
 TableOp::TableOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
   OP_REQUIRES_OK(construction, CheckListLengths(construction));
@@ -41,22 +53,11 @@ TableOp::TableOp(tf::OpKernelConstruction* construction) : OpKernel(construction
 }
 
 void TableOp::Compute(tf::OpKernelContext* context) {
-  const UnderWay under_way;
+  const OpUnderWay under_way;
   tf::core::RefCountPtr<TableResource> table;
   OP_REQUIRES_OK(context, LookUpTable(context, context->input(0), "table", &table));
-  // The shape function has promised outputs of this dim to the graph.
-  OP_REQUIRES(context, dim_ == 0 || dim_ == table->signature().dim,
-              InvalidArgumentError("`dim` of table '", table->name(), "' must be ",
-                                   table->signature().dim, ". Received: dim=", dim_, "."));
-  try {
-    absl::Status status = Run(context, table.get());
-    if (table->is_on_device()) status = WithMemoryAdvice(std::move(status));
-    OP_REQUIRES_OK(context, std::move(status));
-    // Containers of the standard library throw. An exception that leaves a kernel ends the process.
-  } catch (const std::bad_alloc&) {
-    context->CtxFailure(
-        ResourceExhaustedError("No memory for an operation on table '", table->name(), "'."));
-  }
+  OP_REQUIRES_OK(context, CheckDim(*table, dim_));
+  OP_REQUIRES_OK(context, RunOnTable(*table, [&] { return Run(context, table.get()); }));
 }
 
 absl::Status WidenedKeys(const tf::Tensor& tensor, Buffer<int64_t>* widened, const int64_t** keys) {
@@ -124,36 +125,36 @@ void WriteKeys(const ExecContext& context, const Table& table, const int64_t* ke
   }
 }
 
-absl::Status KeysInput::Read(tf::OpKernelContext* context, TableResource* table, KeyUse use,
+absl::Status KeysInput::Read(const TableInputs& inputs, TableResource* table, KeyUse use,
                              KeysInput* keys) {
-  TF_RETURN_IF_ERROR(keys->ReadShapes(context, *table));
+  TF_RETURN_IF_ERROR(keys->ReadShapes(inputs, *table));
   keys->string_scope_.emplace(table, use);
-  const tf::Tensor& tensor = context->input(1);
+  const tf::Tensor& tensor = inputs[1];
   if (tensor.dtype() != tf::DT_STRING) {
     return WidenedKeys(tensor, &keys->widened_, &keys->batch_.keys);
   }
-  TF_RETURN_IF_ERROR(ToTensorFlow(
-      keys->string_scope_->Keys(ExecContextOf(context), StringsOf(tensor), &keys->widened_)));
+  TF_RETURN_IF_ERROR(ToTensorFlow(keys->string_scope_->Keys(ExecContextOf(inputs.context),
+                                                            StringsOf(tensor), &keys->widened_)));
   keys->batch_.keys = keys->widened_.data();
   return absl::OkStatus();
 }
 
-absl::Status KeysInput::ReadAside(tf::OpKernelContext* context, const TableResource& table,
+absl::Status KeysInput::ReadAside(const TableInputs& inputs, const TableResource& table,
                                   StringKeys* dictionary, KeysInput* keys) {
-  TF_RETURN_IF_ERROR(keys->ReadShapes(context, table));
-  const tf::Tensor& tensor = context->input(1);
+  TF_RETURN_IF_ERROR(keys->ReadShapes(inputs, table));
+  const tf::Tensor& tensor = inputs[1];
   if (tensor.dtype() != tf::DT_STRING) {
     return WidenedKeys(tensor, &keys->widened_, &keys->batch_.keys);
   }
-  TF_RETURN_IF_ERROR(ToTensorFlow(InternStrings(ExecContextOf(context), StringsOf(tensor),
+  TF_RETURN_IF_ERROR(ToTensorFlow(InternStrings(ExecContextOf(inputs.context), StringsOf(tensor),
                                                 table.allocator(), dictionary, &keys->widened_)));
   keys->batch_.keys = keys->widened_.data();
   return absl::OkStatus();
 }
 
-absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableResource& table) {
-  const tf::Tensor& tensor = context->input(1);
-  const tf::Tensor& owners = context->input(2);
+absl::Status KeysInput::ReadShapes(const TableInputs& inputs, const TableResource& table) {
+  const tf::Tensor& tensor = inputs[1];
+  const tf::Tensor& owners = inputs[2];
   if (tensor.dtype() != table.signature().key_dtype) {
     return InvalidArgumentError("`keys` of table '", table.name(), "' must be ",
                                 tf::DataTypeString(table.signature().key_dtype),
@@ -163,8 +164,8 @@ absl::Status KeysInput::ReadShapes(tf::OpKernelContext* context, const TableReso
   shape_ = tensor.shape();
   // The same kernel class is registered with keys on the host, for narrow keys and for ops that no
   // step needs. On the CPU all memory is the device's.
-  batch_.on_device = context->op_device_context() != nullptr && table.is_on_device() &&
-                     context->input_memory_type(1) == tf::DEVICE_MEMORY;
+  batch_.on_device = inputs.context->op_device_context() != nullptr && table.is_on_device() &&
+                     inputs.context->input_memory_type(inputs.Index(1)) == tf::DEVICE_MEMORY;
   // Positions within a batch are 32-bit numbers.
   if (batch_.size > kMaxBatchSize) {
     return InvalidArgumentError("A batch may have at most ", kMaxBatchSize,
@@ -232,9 +233,9 @@ absl::Status CheckRowsShape(const tf::Tensor& rows, const char* argument,
   return absl::OkStatus();
 }
 
-absl::Status ReadDefaults(tf::OpKernelContext* context, const TableResource& table,
+absl::Status ReadDefaults(const TableInputs& inputs, const TableResource& table,
                           const KeysInput& keys, DefaultRows* defaults) {
-  const tf::Tensor& tensor = context->input(3);
+  const tf::Tensor& tensor = inputs[3];
   if (tensor.NumElements() == 0) return absl::OkStatus();
   if (tensor.dtype() != table.signature().value_dtype) {
     return CheckRows(tensor, "defaults", table, keys);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "cc/core/base/exec_context.h"
 #include "cc/core/batch/string_batch.h"
 #include "cc/core/table/string_scope.h"
@@ -17,6 +18,41 @@
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tf_embed {
+
+// The inputs that concern one table. An op of one table has inputs 0, 1, 2, ...; an op of many has
+// lists in their place, with a tensor for each table.
+struct TableInputs {
+  // Not explicit: an op of one table passes its context.
+  TableInputs(tensorflow::OpKernelContext* context, size_t number = 0, size_t num_tables = 1)
+      : context(context),
+        number(static_cast<int>(number)),
+        num_tables(static_cast<int>(num_tables)) {}
+
+  // The input of the op that is input `argument` of the table.
+  int Index(int argument) const { return argument * num_tables + number; }
+  const tensorflow::Tensor& operator[](int argument) const {
+    return context->input(Index(argument));
+  }
+
+  tensorflow::OpKernelContext* const context;
+  const int number;  // of the table
+  const int num_tables;
+};
+
+// Counts a running op. Small ops that run at once share the threads of the pool.
+class OpUnderWay {
+ public:
+  OpUnderWay();
+  ~OpUnderWay();
+  OpUnderWay(const OpUnderWay&) = delete;
+  OpUnderWay& operator=(const OpUnderWay&) = delete;
+};
+
+// Checks the dim that an op declares for a table; 0: none.
+absl::Status CheckDim(const TableResource& table, int64_t dim);
+
+// Runs the part of an op that concerns a table. Reports an allocation that failed.
+absl::Status RunOnTable(const TableResource& table, absl::FunctionRef<absl::Status()> part);
 
 // An op whose first input is a table.
 class TableOp : public tensorflow::OpKernel {
@@ -65,10 +101,10 @@ void WriteKeys(const ExecContext& context, const Table& table, const int64_t* ke
 class KeysInput {
  public:
   // Reads inputs 1 and 2.
-  static absl::Status Read(tensorflow::OpKernelContext* context, TableResource* table, KeyUse use,
+  static absl::Status Read(const TableInputs& inputs, TableResource* table, KeyUse use,
                            KeysInput* keys);
   // As Read, but interns strings in a dictionary that no table has yet. Takes no lock.
-  static absl::Status ReadAside(tensorflow::OpKernelContext* context, const TableResource& table,
+  static absl::Status ReadAside(const TableInputs& inputs, const TableResource& table,
                                 StringKeys* dictionary, KeysInput* keys);
 
   explicit KeysInput(Allocator* allocator) : widened_(allocator) {}
@@ -92,7 +128,7 @@ class KeysInput {
   void ReplaceString(const tensorflow::Tensor& strings, std::string_view replaced, int64_t key);
 
  private:
-  absl::Status ReadShapes(tensorflow::OpKernelContext* context, const TableResource& table);
+  absl::Status ReadShapes(const TableInputs& inputs, const TableResource& table);
 
   std::optional<StringScope> string_scope_;
   TableKeys batch_;
@@ -110,7 +146,7 @@ absl::Status CheckRows(const tensorflow::Tensor& rows, const char* argument,
                        const TableResource& table, const KeysInput& keys);
 
 // Reads input 3 of a lookup: the default rows of absent keys.
-absl::Status ReadDefaults(tensorflow::OpKernelContext* context, const TableResource& table,
+absl::Status ReadDefaults(const TableInputs& inputs, const TableResource& table,
                           const KeysInput& keys, DefaultRows* defaults);
 
 // Checks that an output type equals the table's value type.

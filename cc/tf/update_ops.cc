@@ -4,6 +4,7 @@
 #include "cc/tf/op_inputs.h"
 #include "cc/tf/rule_attributes.h"
 #include "cc/tf/table_op.h"
+#include "cc/tf/table_parts.h"
 
 namespace tf_embed {
 namespace {
@@ -59,10 +60,10 @@ absl::Status RunAccum(tf::OpKernelContext* context, TableResource* table) {
 class ApplyOp : public TableOp {
  public:
   explicit ApplyOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
-    OP_REQUIRES_OK(construction, ReadRuleKind(construction, &kind_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("distinct", &distinct_));
+    OP_REQUIRES_OK(construction, ReadRuleKind(construction, &options_.rule));
+    OP_REQUIRES_OK(construction, construction->GetAttr("distinct", &options_.distinct));
     OP_REQUIRES_OK(construction,
-                   construction->GetAttr("stochastic_rounding", &stochastic_rounding_));
+                   construction->GetAttr("stochastic_rounding", &options_.stochastic_rounding));
   }
 
  private:
@@ -75,25 +76,13 @@ class ApplyOp : public TableOp {
       // Decided at run time and not by the graph, so `trainable` may change without a new trace.
       if (!is_trained) return absl::OkStatus();
     }
-    KeysInput keys(table->allocator());
-    const tf::Tensor& gradients = context->input(3);
-    TF_RETURN_IF_ERROR(KeysInput::Read(context, table, KeyUse::kWrite, &keys));
-    keys.TakeAsDistinct(distinct_);
-    TF_RETURN_IF_ERROR(CheckRowsShape(gradients, "gradients", *table, keys));
-    Rule rule;
-    TF_RETURN_IF_ERROR(ReadRule(kind_, table->dim(), context->input(4), &rule));
-    TF_RETURN_IF_ERROR(ReadStep(context->input(5), &rule));
-    rule.stochastic_rounding = stochastic_rounding_;
+    RowStep step(table);
+    TF_RETURN_IF_ERROR(step.Read(context, options_));
     tf::OpInputList scores, tokens;
     TF_RETURN_IF_ERROR(context->input_list("scores", &scores));
     TF_RETURN_IF_ERROR(context->input_list("token", &tokens));
-    if (scores.size() > 0) TF_RETURN_IF_ERROR(keys.ReadScores(context, *table, 6));
-    const auto apply = [&] {
-      return ToTensorFlow(
-          table->Apply(ExecContextOf(context), keys.batch(),
-                       {gradients.data(), CoreType(gradients.dtype()), nullptr, nullptr}, rule));
-    };
-    if (tokens.size() == 0) return apply();
+    if (scores.size() > 0) TF_RETURN_IF_ERROR(step.keys.ReadScores(context, *table, 6));
+    if (tokens.size() == 0) return step.Run(ExecContextOf(context));
     if (tokens[0].shape() != tf::TensorShape({2})) {
       return InvalidArgumentError("`token` of table '", table->name(),
                                   "' must be the number of a step, and one below which all steps "
@@ -105,14 +94,12 @@ class ApplyOp : public TableOp {
     // repeated step waits for the first, and takes its place if the first fails.
     AppliedSteps::Arrival arrival(table->applied_steps(), token(0), token(1));
     if (!arrival.is_first()) return absl::OkStatus();
-    TF_RETURN_IF_ERROR(apply());
+    TF_RETURN_IF_ERROR(step.Run(ExecContextOf(context)));
     arrival.End();
     return absl::OkStatus();
   }
 
-  RuleKind kind_ = RuleKind::kNone;
-  bool distinct_ = false;
-  bool stochastic_rounding_ = false;
+  RowStep::Options options_;
 };
 
 absl::Status RunErase(tf::OpKernelContext* context, TableResource* table) {
