@@ -12,6 +12,23 @@ int GpuOf(tf::OpKernelConstruction* construction) {
   return info != nullptr ? info->gpu_id : construction->device()->parsed_name().id;
 }
 
+absl::Status FindPooledOnGpu(const ExecContext& exec, const std::vector<const Table*>& tables,
+                             const std::vector<PooledFind>& finds) {
+  std::vector<PooledFind> together;
+  DeviceStore* first = nullptr;
+  for (size_t i = 0; i < finds.size(); ++i) {
+    DeviceStore* const on_device = OnDevice(*tables[i]);
+    if (tables[i]->store(0)->tiers() != nullptr) {
+      TF_RETURN_IF_ERROR(ToTensorFlow(on_device->FindPooled(exec, &finds[i], 1)));
+    } else {
+      together.push_back(finds[i]);
+      if (first == nullptr) first = on_device;
+    }
+  }
+  if (first == nullptr) return absl::OkStatus();
+  return ToTensorFlow(first->FindPooled(exec, together.data(), together.size()));
+}
+
 absl::Status WithMemoryAdvice(absl::Status status) {
   if (!absl::IsResourceExhausted(status)) return status;
   return ResourceExhaustedError(

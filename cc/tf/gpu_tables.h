@@ -9,7 +9,10 @@
 #ifndef TF_EMBED_CC_TF_GPU_TABLES_H_
 #define TF_EMBED_CC_TF_GPU_TABLES_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
+#include "cc/core/pooling/pooled_find.h"
 #include "cc/core/table/table.h"
 #include "cc/stores/device/device_key_sums.h"
 #include "cc/stores/device/device_split.h"
@@ -27,6 +30,11 @@ int GpuOf(tensorflow::OpKernelConstruction* construction);
 inline DeviceStore* OnDevice(const Table& table) {
   return static_cast<DeviceStore*>(table.shard(0).on_device);
 }
+
+// A pooled lookup in tables on a GPU, where `finds[i]` is of `tables[i]`: in each tiered table
+// separately, and in all others together.
+absl::Status FindPooledOnGpu(const ExecContext& exec, const std::vector<const Table*>& tables,
+                             const std::vector<PooledFind>& finds);
 
 // Adds advice on saving GPU memory to an out-of-memory status; returns others unchanged.
 absl::Status WithMemoryAdvice(absl::Status status);

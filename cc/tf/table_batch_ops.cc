@@ -85,25 +85,11 @@ class FindPooledTablesOp : public TableBatchOp {
     }
     const ExecContext exec = all.tables.front()->Now(ExecContextOf(context, training_));
     if (!all.on_gpu) return ToTensorFlow(FindPooled(exec, all.finds.data(), all.finds.size()));
-    return FindOnGpu(exec, all);
-  }
-
-  // Looks up each tiered table separately, and all other tables together.
-  static absl::Status FindOnGpu(const ExecContext& exec, const Finds& all) {
-    std::vector<PooledFind> together;
-    DeviceStore* first = nullptr;
-    for (size_t i = 0; i < all.finds.size(); ++i) {
-      const Table& table = *all.tables[static_cast<size_t>(all.batch.pieces()[i].table)];
-      DeviceStore* const on_device = OnDevice(table);
-      if (table.store(0)->tiers() != nullptr) {
-        TF_RETURN_IF_ERROR(ToTensorFlow(on_device->FindPooled(exec, &all.finds[i], 1)));
-      } else {
-        together.push_back(all.finds[i]);
-        if (first == nullptr) first = on_device;
-      }
+    std::vector<const Table*> tables;
+    for (const Piece& piece : all.batch.pieces()) {
+      tables.push_back(all.tables[static_cast<size_t>(piece.table)].get());
     }
-    if (first == nullptr) return absl::OkStatus();
-    return ToTensorFlow(first->FindPooled(exec, together.data(), together.size()));
+    return FindPooledOnGpu(exec, tables, all.finds);
   }
 
   bool training_ = false;

@@ -8,13 +8,13 @@ import os
 import random
 
 import tensorflow as tf
-from raw_op_batches import RightCalls
+from raw_op_each import EachTableCalls
 from raw_op_makers import RAW, Arguments, SomeTable, draw_one, numbers_of
 
 ALL_STATISTICS, TRACKED = 31, 32
 
 
-class SnapshotCalls(RightCalls):
+class SnapshotCalls(EachTableCalls):
     """A method for each op, as in RowCalls, and tables that keep track of changes."""
 
     def __init__(self, seed: int, number: int, folder: str) -> None:

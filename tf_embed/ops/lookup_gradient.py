@@ -74,16 +74,21 @@ def _row_slices(keys: tf.Tensor, values: tf.Tensor, dim: int, rows: int = -1) ->
 def _find_gradient(op: tf.Operation, values_gradient: Any, exists_gradient: Any) -> list[Any]:
     """For the token, the gradients of the rows at their keys; for other inputs, none."""
     del exists_gradient
-    gradients: list[Any] = [None] * len(op.inputs)
     # Without a token no gradient is wanted, as in `Variable.lookup`.
     if not op.get_attr("num_tokens"):
-        return gradients
+        return [None] * len(op.inputs)
+    return _link_rows_gradient(op, values_gradient)
+
+
+@tf.RegisterGradient("TfEmbedLinkRows")
+def _link_rows_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
+    """The same for an op whose last input is the token."""
+    *others, token = op.inputs
     dim = op.get_attr("dim")
     # If an input of the forward op is returned unchanged, a tape outside the tf.function breaks.
     keys = tf.identity(tf.reshape(op.inputs[1], [-1]))
-    values = tf.reshape(values_gradient, [-1, dim])
-    gradients[4] = gradient_of_token(op.inputs[4], keys, values, dim)
-    return gradients
+    values = tf.reshape(gradient, [-1, dim])
+    return [None] * len(others) + [gradient_of_token(token, keys, values, dim)]
 
 
 def gradient_of_token(

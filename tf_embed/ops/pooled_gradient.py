@@ -10,12 +10,13 @@ of the forward pass, as in tf.nn.embedding_lookup_sparse.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_embed.ops import pooling_ops, stock_ops
+from tf_embed.ops import each_table_ops, pooling_ops, stock_ops
+from tf_embed.ops.each_table_ops import PooledLookup
 from tf_embed.ops.lookup_gradient import gradient_of_token, is_skipped
 
 
@@ -37,11 +38,8 @@ def find_pooled(
     backward pass. Arguments and result are the same.
     """
     if weights is not None:
-        # A bag for each key, so that padding is not looked up. With the token, so that the gradient
-        # of the weights has a gradient too.
-        alone = tf.expand_dims(keys, -1)
-        if (defaults.shape.rank or 2) > 1:  # a row for each key
-            defaults = tf.expand_dims(defaults, -2)
+        alone, defaults = _alone(keys, defaults)
+        # With the token, so that the gradient of the weights has a gradient too.
         rows = pooling_ops.find_pooled(
             handle, alone, owners, defaults, token, (), None, combiner="sum", **options
         )
@@ -53,7 +51,47 @@ def find_pooled(
     )
 
 
+def find_pooled_each(
+    lookups: Sequence[PooledLookup], tokens: Sequence[tf.Tensor | None]
+) -> list[tf.Tensor]:
+    """`each_table_ops.find_pooled_each`, with the gradients that `find_pooled` has.
+
+    Args:
+        tokens: The target of the gradients of each table's rows, as in `find_pooled`.
+    """
+    lookups = list(lookups)
+    weighted = [i for i, lookup in enumerate(lookups) if lookup.weights is not None]
+    if weighted:
+        alone = [_without_weights(lookups[i]) for i in weighted]
+        found = find_pooled_each(alone, [tokens[i] for i in weighted])
+        for i, rows in zip(weighted, found, strict=True):
+            rows = tf.cast(rows, lookups[i].value_dtype)
+            lookups[i] = dataclasses.replace(lookups[i], defaults=rows)
+    return [
+        each_table_ops.link_pooled(lookup, pooled, token)
+        for lookup, pooled, token in zip(
+            lookups, each_table_ops.find_pooled_each(lookups), tokens, strict=True
+        )
+    ]
+
+
+def _without_weights(lookup: PooledLookup) -> PooledLookup:
+    """The lookup of the row of each key."""
+    keys, defaults = _alone(lookup.keys, lookup.defaults)
+    return dataclasses.replace(
+        lookup, keys=keys, defaults=defaults, bags=(), weights=None, combiner="sum"
+    )
+
+
+def _alone(keys: tf.Tensor, defaults: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The same keys and defaults with a bag for each key, so that padding is not looked up."""
+    if (defaults.shape.rank or 2) > 1:  # a row for each key
+        defaults = tf.expand_dims(defaults, -2)
+    return tf.expand_dims(keys, -1), defaults
+
+
 @tf.RegisterGradient("TfEmbedFindPooled")
+@tf.RegisterGradient("TfEmbedLinkPooled")
 def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
     """For the token, sums by key; for the weights, a tensor; for other inputs, none."""
     handle, keys, _, defaults = op.inputs[:4]
