@@ -43,6 +43,7 @@ help-all: help
 	@echo 'make format           ruff and clang-format, rewriting files'
 	@echo 'make bench            tf_embed beside its peers; SECTIONS=lookup,adam for some of it'
 	@echo 'make bench-tbe        many tables in one layer, beside those of FBGEMM'
+	@echo 'make bench-keras      steps of fit, beside models with keras.layers.Embedding'
 	@echo 'make bench-latency    percentiles of lookups, alone and beside training, beside those of TFRA'
 	@echo 'make bench-tiers      tables larger than memory; FOLDER=folder is on the disk to measure'
 	@echo 'make bench-workers    tables on 1, 2 and 4 workers of this machine'

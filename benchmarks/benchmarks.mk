@@ -40,6 +40,11 @@ bench-redis: test-system bench-environments
 bench-workers: library $(VENV)/.ready
 	$(VENV)/bin/python benchmarks/workers.py
 
+.PHONY: bench-keras
+bench-keras: library $(VENV)/.ready
+	$(VENV)/bin/python benchmarks/keras_fit.py --batch=2048
+	$(VENV)/bin/python benchmarks/keras_fit.py --batch=256
+
 # FOLDER is on the disk by which rows go from training to serving.
 .PHONY: bench-freshness
 bench-freshness: library $(VENV)/.ready

@@ -9,6 +9,8 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     embedding_lookup_sparse     pooled rows of sparse or ragged ids; safe_embedding_lookup_sparse
     unique_rows                 the rows of distinct ids
     layers.DynamicEmbedding     a table, as a Keras layer
+    Model                       a Keras model whose tables step together, and whose other layers XLA
+                                compiles; ModelWithTables, its mixin
     callbacks.TableMetrics      statistics of tables in TensorBoard and the progress bar;
                                 callbacks.Snapshot, which saves tables every few batches;
                                 callbacks.Publish, which publishes a model every few seconds;
@@ -47,6 +49,7 @@ from tf_embed import sok as sok  # noqa: E402
 from tf_embed import tbe as tbe  # noqa: E402
 from tf_embed import tfra as tfra  # noqa: E402
 from tf_embed._version import __version__  # noqa: E402
+from tf_embed.models.model import Model, ModelWithTables  # noqa: E402
 from tf_embed.optimizers import DynamicEmbeddingOptimizer  # noqa: E402
 from tf_embed.snapshots import Snapshots  # noqa: E402
 from tf_embed.static_export import export_static  # noqa: E402
@@ -71,6 +74,8 @@ __all__ = [
     "BloomAdmission",
     "CounterAdmission",
     "DynamicEmbeddingOptimizer",
+    "Model",
+    "ModelWithTables",
     "RedisServer",
     "Snapshots",
     "Storage",

@@ -56,8 +56,9 @@ EXEMPT = {
     r"(tbe|tfra)\.\w+(Mode|Algorithm|Device|Type|Location|Decay|Strategy)": (
         "an enum, which Python makes; what takes one has cases"
     ),
-    r"distributed\.(Model|MultiWorker)(\.\w+)?": "a Keras model, with methods as Keras has them",
-    r"[\w.]+\.call_as_in_model": "a joint step calls it, with what the model's graph has",
+    r"(distributed\.(Model|MultiWorker)|Model|ModelWithTables)(\.\w+)?": (
+        "a Keras model, with methods as Keras has them"
+    ),
     r"distributed\.(run_with_servers|ParameterServerTrainer(\.\w+)?)": (
         "needs the processes of a cluster; tests/processes/servers_test.py has its cases"
     ),

@@ -37,6 +37,7 @@ PYTHON_ROOMS = (
     "variable",
     "optimizers",
     "layers",
+    "models",
     "snapshots",
     "serving",
     "callbacks",

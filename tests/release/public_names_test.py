@@ -26,7 +26,9 @@ PROTOCOL = (
     *("pass_over", "refuse", "slot_variables", "step_rows"),
 )
 # Keras's methods with Keras's arguments, which Keras documents.
-OF_KERAS = re.compile(r"distributed\.(Model|MultiWorker)\.\w+|.*\.LayerNormalization")
+OF_KERAS = re.compile(
+    r"(distributed\.(Model|MultiWorker)|Model|ModelWithTables)\.\w+|.*\.LayerNormalization"
+)
 # Classes of objects that a user gets and does not make.
 GIVEN = ("serving.Publication",)
 WITHOUT_EXAMPLE = {

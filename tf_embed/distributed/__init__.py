@@ -18,10 +18,10 @@ ParameterServerTrainer  `fit` and `evaluate` of a Keras model
 ServerLostError         the error that the chief raises when a server has died
 """
 
-from tf_embed.distributed.fused_step import look_up_together
 from tf_embed.distributed.keras_model import Model, MultiWorker, WorkerLostError
 from tf_embed.distributed.server_trainer import ParameterServerTrainer
 from tf_embed.distributed.servers import ServerLostError, run_with_servers
+from tf_embed.models.look_up_together import look_up_together
 from tf_embed.sharded.strategies import is_chief
 from tf_embed.sharded.timeouts import timeout
 from tf_embed.sharded.worker_sharding import WorkerSharding

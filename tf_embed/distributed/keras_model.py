@@ -29,7 +29,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_embed.distributed.fused_step import fused_call, fused_step
+from tf_embed.models.joined_lookups import step_of
+from tf_embed.models.model import ModelWithTables, is_functional, refuse_functional
+from tf_embed.optimizers.steps import deferred_updates
 from tf_embed.sharded import strategies, timeouts
 
 _SUMS = {"sum", "none", None}
@@ -140,7 +142,7 @@ class _SameStart(keras.callbacks.Callback):
             )
 
 
-class MultiWorker:
+class MultiWorker(ModelWithTables):
     """A mixin for `keras.Model`: `class MyModel(MultiWorker, keras.Model)`. See `Model`.
 
     Example:
@@ -190,11 +192,6 @@ class MultiWorker:
         with self._own_path(filepath) as path:
             super().export(path, *args, **kwargs)  # type: ignore[misc]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the model as Keras does. Within a step, its tables share a lookup."""
-        with fused_call(self, args, kwargs):
-            return super().__call__(*args, **kwargs)  # type: ignore[misc]
-
     # --- Methods that Keras calls -----------------------------------------------------------------
 
     def make_train_function(self, force: bool = False) -> None:
@@ -202,14 +199,14 @@ class MultiWorker:
         if not self._several_workers():
             super().make_train_function(force)  # type: ignore[misc]
         elif self.train_function is None or force:
-            self.train_function = self._function_of(self.train_step, True)  # type: ignore[attr-defined]
+            self.train_function = self._function_of(self.train_step)
 
     def make_test_function(self, force: bool = False) -> None:
         """Makes the function that runs `steps_per_execution` steps of evaluation."""
         if not self._several_workers():
             super().make_test_function(force)  # type: ignore[misc]
         elif self.test_function is None or force:
-            self.test_function = self._function_of(self.test_step, False)  # type: ignore[attr-defined]
+            self.test_function = self._function_of(self.test_step)
 
     def compute_loss(
         self,
@@ -343,7 +340,7 @@ class MultiWorker:
         # At the end of the data, all workers may have an empty batch.
         return rows * context.num_replicas_in_sync / tf.maximum(all_rows, 1.0)
 
-    def _function_of(self, step: Callable[[Any], Any], training: bool) -> Callable[[Any], Any]:
+    def _function_of(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Returns the function that Keras calls with an iterator.
 
         The function runs `steps_per_execution` steps and returns the logs of the last step.
@@ -355,8 +352,10 @@ class MultiWorker:
             data = keras.tree.map_structure(
                 lambda one: None if isinstance(one, tf.experimental.Optional) else one, data
             )
-            # The model is built by now.
-            return self._logs_of_all(fused_step(self, step, training)(data))
+            # Also if a subclass has a step of its own.
+            with step_of(self), deferred_updates():
+                logs = step(data)
+            return self._logs_of_all(logs)
 
         def one_step(data: Any) -> Any:
             logs = strategy.run(replica_step, args=(data,))
@@ -523,17 +522,12 @@ class FunctionalModel(MultiWorker, keras.Model):
     """The class of `Model(inputs, outputs)`. Keras adds its functional model to the bases."""
 
 
-def _is_functional(args: Any, kwargs: Any) -> bool:
-    names = {"inputs", "outputs"} & set(kwargs)
-    return len(args) + len(names) >= 2 or bool(names)
-
-
 class Model(MultiWorker, keras.Model):
     """A `keras.Model` whose `fit`, `evaluate` and `predict` work with several workers.
 
     Use it as `keras.Model`: `Model(inputs, outputs)`, or as a base class. Make and compile it in
     the scope of a `tf.distribute.MultiWorkerMirroredStrategy`. With one worker it behaves as
-    `keras.Model`. With several workers:
+    `tf_embed.Model`. With several workers:
 
     *   Weights, losses and metrics are equal to training in a single process with the global
         batch, even if workers get batches of unequal size. The exception is the reported value of
@@ -546,8 +540,8 @@ class Model(MultiWorker, keras.Model):
     *   If a worker dies, or `fit` or `evaluate` starts no step for `model.timeout_seconds`, the
         other workers raise `WorkerLostError`. The default is 300. The first step always has at
         least that default.
-    *   A functional model looks up all its tables in a single call, so that they share the
-        exchanges between workers.
+    *   Tables look up together and are updated together, as in a `tf_embed.Model`, so that they
+        share the exchanges between workers.
 
     Raises:
         TypeError: If a subclass passes `inputs` and `outputs` to this class.
@@ -565,15 +559,10 @@ class Model(MultiWorker, keras.Model):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Returns a functional model if `inputs` and `outputs` are given."""
-        if cls is Model and _is_functional(args, kwargs):
+        if cls is Model and is_functional(args, kwargs):
             return FunctionalModel(*args, **kwargs)
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any):
-        if _is_functional(args, kwargs):
-            # Keras would change the bases of `Model` itself, which all other subclasses share.
-            raise TypeError(
-                f"{type(self).__name__} must not pass `inputs` and `outputs` to its base class: "
-                "make it class ...(tf_embed.distributed.MultiWorker, keras.Model)."
-            )
+        refuse_functional(self, args, kwargs, "tf_embed.distributed.MultiWorker")
         super().__init__(*args, **kwargs)

@@ -12,6 +12,7 @@ from typing_extensions import override
 from tf_embed import validation
 from tf_embed.layers.earlier_configs import with_present_arguments
 from tf_embed.layers.pooling import Embedder, check_axes
+from tf_embed.layers.step_outputs import given_in_step
 from tf_embed.layers.table_layer import TableLayer
 from tf_embed.sharded.worker_sharding import WorkerSharding
 from tf_embed.table.policies import TablePolicy
@@ -167,6 +168,7 @@ class DynamicEmbedding(TableLayer):
         """Number of weights in a row, under the name that keras.layers.Embedding uses."""
         return self.dim
 
+    @given_in_step
     def call(self, ids: Any, weights: Any = None, training: bool | None = None) -> Any:
         """Looks up ids.
 

@@ -6,13 +6,26 @@ from __future__ import annotations
 import keras
 
 from tf_embed import callers
+from tf_embed.layers import step_outputs
 
 
 class IdsLayer(keras.layers.Layer):
     """Base of all layers whose first argument is ids.
 
-    A subclass whose ids are not int64 sets `_ids_dtype` to the result of `ids_dtype_of`.
+    A subclass whose ids are not int64 sets `_ids_dtype` to the result of `ids_dtype_of`. A subclass
+    that can't look up together with other layers sets `_records_lookups` to False.
     """
+
+    _records_lookups = True
+
+    @property
+    def supports_jit(self) -> bool:
+        """False, because XLA has no tables; True if the layer is called outside of XLA."""
+        return step_outputs.are_for_xla()
+
+    @supports_jit.setter
+    def supports_jit(self, supports_jit: bool) -> None:
+        pass  # Keras sets it in each layer
 
     _ids_dtype = "int64"
 

@@ -9,15 +9,14 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.layers.given_ids import GivenIds
 from tf_embed.layers.ids import cast_ids, check_kind
-from tf_embed.layers.ids_layer import ids_dtype_of
-from tf_embed.layers.layer_with_tables import LayerWithTables
+from tf_embed.layers.ids_layer import IdsLayer, ids_dtype_of
 from tf_embed.layers.prefetching import with_prefetch
 from tf_embed.ops import pooling_ops
+from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.pooling_ops import Bags, compute_dtype
 from tf_embed.optimizers.own_optimizer import own_optimizer
 from tf_embed.optimizers.rules import step_variable
@@ -25,11 +24,11 @@ from tf_embed.optimizers.trainer import TableTrainer
 from tf_embed.saving import keras_files
 from tf_embed.sharded.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.table.initializers import row_initializer, with_own_seed
+from tf_embed.table.lookups import Lookup
 from tf_embed.table.placement import place
 from tf_embed.table.policies import MAX_ROWS, TablePolicy, check_policy
 from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.storage import Storage, check_storage_of_table
-from tf_embed.table.table import Table
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.memory_report import MemoryReport
 from tf_embed.variable.table_text import kind_text, options_text, size_texts
@@ -39,7 +38,7 @@ _TRAINER = "optimizer_"  # prefix of its arrays in a file
 TRAINABLE_DTYPES = tuple(dtype for dtype in validation.VALUE_DTYPES if dtype.is_floating)
 
 
-class TableLayer(LayerWithTables):
+class TableLayer(IdsLayer):
     """Base of layers with a table. Handles the table, its optimizer, saving, ids and padding.
 
     A subclass defines `call`, which uses the rows of a batch, and the shape of its output.
@@ -77,7 +76,6 @@ class TableLayer(LayerWithTables):
         # Keras would cast floating inputs to the compute dtype, and so round ids.
         super().__init__(name=name, autocast=False, **kwargs)
         self._has_own_name = name is not None
-        self.supports_jit = False  # XLA has no table
         self.supports_masking = True
         self.dim = validation.int_in(dim, "dim", most=validation.MAX_DIM)
         self.key_dtype = validation.dtype_of(key_dtype, validation.KEY_DTYPES, "key_dtype").name
@@ -172,11 +170,6 @@ class TableLayer(LayerWithTables):
                 f"{self.name!r} has no table yet: call the layer, or `layer.build()`, first."
             )
         return self._variable
-
-    @property
-    @override
-    def looked_up_tables(self) -> list[Table]:
-        return [self.variable.table]
 
     def prefetch(
         self,
@@ -409,9 +402,9 @@ class TableLayer(LayerWithTables):
 
     def _find(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
         variable = self.variable
-        return variable.table.rows(
-            keys, self._defaults(training), gradient_token(variable), training=training
-        )
+        table, token = variable.table, gradient_token(variable)
+        lookup = Lookup(table, keys, training, token=token, defaults=self._defaults(training))
+        return table.look_up(lookup)
 
     def _pooled(
         self,
@@ -426,15 +419,10 @@ class TableLayer(LayerWithTables):
         assert combiner is not None  # or there are no bags
         if weights is not None:
             weights = tf.cast(weights, compute_dtype(variable.value_dtype))
-        return variable.table.find_pooled(
-            keys,
-            bags,
-            weights,
-            combiner=combiner,
-            padding=self.padding_id,
-            defaults=self._defaults(training),
-            token=gradient_token(variable),
-            training=training,
+        table, token = variable.table, gradient_token(variable)
+        pooling = Pooling(bags, weights, combiner, self.padding_id)
+        return table.look_up(
+            Lookup(table, keys, training, pooling, token, self._defaults(training))
         )
 
     def _defaults(self, training: bool) -> tf.Tensor | None:

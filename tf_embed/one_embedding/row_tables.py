@@ -11,7 +11,8 @@ import tensorflow as tf
 from tf_embed.layers.table_layer import TableLayer
 from tf_embed.one_embedding.batch import Batch, KeySpace
 from tf_embed.one_embedding.row_drawer import RowDrawer
-from tf_embed.sharded import recorded_lookups
+from tf_embed.table import lookups
+from tf_embed.table.lookups import Lookup
 from tf_embed.table.sharding import default_partition_fn
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.variable import Variable
@@ -125,9 +126,10 @@ class RowLookup:
             defaults = self._rows_of_first(keys, tables)
             # The step does not know the first table of an id, so rows are inserted before it. A
             # lookup that is only recorded runs again later.
-            if training and not recorded_lookups.is_recording():
+            if training and lookups.recording() is None:
                 _insert_unless_frozen(member, keys, defaults)
-        return table.rows(keys, defaults, gradient_token(member), training=training)
+        lookup = Lookup(table, keys, training, token=gradient_token(member), defaults=defaults)
+        return table.look_up(lookup)
 
     def _rows_of_first(self, keys: tf.Tensor, tables: tf.Tensor) -> tf.Tensor:
         """Initial rows of shared ids, from the table of each id's first occurrence in the batch."""

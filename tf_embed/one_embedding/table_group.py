@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.layers.ids import check_kind
-from tf_embed.layers.ids_layer import ids_dtype_of
-from tf_embed.layers.layer_with_tables import LayerWithTables
+from tf_embed.layers.ids_layer import IdsLayer, ids_dtype_of
 from tf_embed.layers.prefetching import with_prefetch
+from tf_embed.layers.step_outputs import given_in_step
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.one_embedding.arguments import (
     devices_of,
@@ -63,7 +63,7 @@ class _Arguments:
     policy: TablePolicy | None
 
 
-class TableGroup(LayerWithTables):
+class TableGroup(IdsLayer):
     """A layer of many tables: their rows, their optimizer, saving."""
 
     def __init__(
@@ -87,7 +87,6 @@ class TableGroup(LayerWithTables):
         dims = self._dims_of(embedding_dim)
         folder_name(name, "name")  # snapshots are in a folder of that name
         super().__init__(name=name, dtype=dtype_policy_of(dtype), autocast=False, **kwargs)
-        self.supports_jit = False  # XLA has no table
         row_type = validation.dtype_of(self.variable_dtype, ROW_TYPES, "dtype")
         self.key_type = validation.dtype_of(key_type, KEY_TYPES, "key_type").name
         self._ids_dtype = ids_dtype_of(self.key_type)
@@ -238,11 +237,6 @@ class TableGroup(LayerWithTables):
         return [part.variable for part in self._parts]
 
     @property
-    @override
-    def looked_up_tables(self) -> list[Table]:
-        return [variable.table for variable in self.row_tables]
-
-    @property
     def optimizers(self) -> list[keras.optimizers.Optimizer]:
         """The layer's own optimizer, a copy for each of `row_tables`; empty without it."""
         return [part.optimizer for part in self._parts if part.optimizer is not None]
@@ -283,6 +277,7 @@ class TableGroup(LayerWithTables):
 
     # Lookups.
 
+    @given_in_step
     def call(self, ids: Any, table_ids: Any = None, training: bool | None = None) -> tf.Tensor:
         """Looks up ids.
 

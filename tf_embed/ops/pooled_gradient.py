@@ -53,26 +53,24 @@ def find_pooled(
 
 def find_pooled_each(
     lookups: Sequence[PooledLookup], tokens: Sequence[tf.Tensor | None]
-) -> list[tf.Tensor]:
-    """`each_table_ops.find_pooled_each`, with the gradients that `find_pooled` has.
+) -> list[tuple[PooledLookup, tf.Tensor]]:
+    """`each_table_ops.find_pooled_each`, with the rows of weighted lookups, as `find_pooled`.
 
     Args:
         tokens: The target of the gradients of each table's rows, as in `find_pooled`.
+
+    Returns:
+        The lookups and the pooled rows, for `each_table_ops.link_pooled`.
     """
     lookups = list(lookups)
     weighted = [i for i, lookup in enumerate(lookups) if lookup.weights is not None]
     if weighted:
-        alone = [_without_weights(lookups[i]) for i in weighted]
-        found = find_pooled_each(alone, [tokens[i] for i in weighted])
-        for i, rows in zip(weighted, found, strict=True):
-            rows = tf.cast(rows, lookups[i].value_dtype)
+        found = find_pooled_each([_without_weights(lookups[i]) for i in weighted], ())
+        for i, (alone, rows) in zip(weighted, found, strict=True):
+            linked = each_table_ops.link_pooled(alone, rows, tokens[i])
+            rows = tf.cast(linked, lookups[i].value_dtype)
             lookups[i] = dataclasses.replace(lookups[i], defaults=rows)
-    return [
-        each_table_ops.link_pooled(lookup, pooled, token)
-        for lookup, pooled, token in zip(
-            lookups, each_table_ops.find_pooled_each(lookups), tokens, strict=True
-        )
-    ]
+    return list(zip(lookups, each_table_ops.find_pooled_each(lookups), strict=True))
 
 
 def _without_weights(lookup: PooledLookup) -> PooledLookup:

@@ -32,16 +32,8 @@ class StandIn(Protocol):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Rows, keys.shape + [dim], and whether each key has a row."""
 
-    def find_pooled(
-        self,
-        keys: tf.Tensor,
-        bags: tuple[tf.Tensor, ...],
-        weights: tf.Tensor | None,
-        combiner: str,
-        padding: int | str | bytes | None,
-        defaults: tf.Tensor | None,
-    ) -> tf.Tensor:
-        """A row for each bag."""
+    def find_pooled(self, keys: tf.Tensor, pooling: Any, defaults: tf.Tensor | None) -> tf.Tensor:
+        """A row for each bag of a `Pooling`."""
 
 
 # Per thread, because other threads still look up in the tables themselves.

@@ -29,7 +29,7 @@ from tf_embed.optimizers.step_arguments import (
     split_variables,
     variables_in,
 )
-from tf_embed.optimizers.steps import TableGradient, run_if, train_all
+from tf_embed.optimizers.steps import TableGradient, dense_step, run_if, train_all
 from tf_embed.optimizers.table_gradient import (
     check_scale,
     clip_together,
@@ -351,11 +351,12 @@ class DynamicEmbeddingOptimizer(keras.optimizers.Optimizer):
         of that sum leaks the whole graph of a traced step. Within a merge call there is no such
         sum.
         """
+        step = functools.partial(self.inner_optimizer.apply, grads, variables)
         replica = tf.distribute.get_replica_context()
         if replica is None or tf.distribute.has_strategy():
-            self.inner_optimizer.apply(grads, variables)
+            step()
             return
-        replica.merge_call(lambda _: self.inner_optimizer.apply(grads, variables))
+        replica.merge_call(lambda _: dense_step(step))
 
     def _apply_loss_scaled(
         self, tables: list[TableGradient], dense_grads: list[Any], dense: list[Any]

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_embed.sharded.worker_table import gradients_to_owners
+from tf_embed.table.joined import joined_steps
 from tf_embed.variable.anchor import Anchor
 
 
@@ -79,17 +80,18 @@ def _train_owned(
     """Makes the steps with the keys that this process owns, unless a table is frozen."""
     tables = [one.anchor.table_of_keys for one in gradients]
     owned = zip(gradients, *gradients_to_owners(tables, all_keys, all_values), strict=True)
-    for gradient, keys, values in owned:
-        trainer, is_trained = gradient.trainer, gradient.anchor.is_trained
-        step = functools.partial(_train, gradient, keys, values, scale)
-        if not gradient.is_own and trainer.counts_frozen_steps:
-            step()  # a frozen table has no keys
-        elif trainer.accepts_frozen_flag:
-            # A condition of TensorFlow has a switch for each tensor that it captures. An input of
-            # the op is cheaper.
-            step(is_trained)
-        else:
-            run_if(is_trained, step)
+    with joined_steps():
+        for gradient, keys, values in owned:
+            trainer, is_trained = gradient.trainer, gradient.anchor.is_trained
+            step = functools.partial(_train, gradient, keys, values, scale)
+            if not gradient.is_own and trainer.counts_frozen_steps:
+                step()  # a frozen table has no keys
+            elif trainer.accepts_frozen_flag:
+                # A condition of TensorFlow has a switch for each tensor that it captures. An input
+                # of the op is cheaper.
+                step(is_trained)
+            else:
+                run_if(is_trained, step)
 
 
 def _train(
@@ -112,6 +114,7 @@ def _train(
 # Per thread, because steps of other threads must not be deferred.
 class _Local(threading.local):
     deferred: list[TableGradient] | None = None
+    compiles_dense: bool = False
 
 
 _local = _Local()
@@ -126,11 +129,35 @@ def deferred_updates() -> Iterator[None]:
     before, _local.deferred = _local.deferred, []
     try:
         yield
-        gradients = _local.deferred
+        # Not reached if the block raises: a step that failed trains none of its tables.
+        make_deferred_updates()
     finally:
         _local.deferred = before
-    # Not reached if the block raises: a step that failed trains none of its tables.
-    train_all(gradients)
+
+
+def make_deferred_updates() -> None:
+    """Makes the steps that have been deferred so far, before code that may read the tables."""
+    gradients = _local.deferred
+    if gradients:
+        _local.deferred = []
+        train_all(gradients)
+
+
+@contextlib.contextmanager
+def compiled_dense_steps() -> Iterator[None]:
+    """Lets XLA compile the block's steps of dense variables by optimizers that train tables too."""
+    before, _local.compiles_dense = _local.compiles_dense, True
+    try:
+        yield
+    finally:
+        _local.compiles_dense = before
+
+
+def dense_step(step: Callable[[], Any]) -> None:
+    """Makes a step of dense variables, compiled in `compiled_dense_steps`."""
+    if _local.compiles_dense:
+        step = tf.function(step, jit_compile=True, autograph=False)
+    step()
 
 
 class StepTrainer(tf.Module):

@@ -301,7 +301,7 @@ class TableTrainer(StepTrainer):
         """
         table = self._parts.table
         dtype = table.options.slot_dtype
-        keys, sums = row_gradients.sum_equal_keys(keys, gradients, dtype, table.resource_handle)
+        keys, sums = row_gradients.sum_equal_keys(keys, gradients, dtype, table.handle_for_keys)
         return keys, sums / tf.cast(scale, dtype)
 
     def train(
@@ -449,6 +449,7 @@ class TableTrainer(StepTrainer):
             step=step,
             distinct=distinct,
             unless_frozen=unless_frozen,
+            joins=not self.state,  # which is read after the step
         )
         if not self.state:
             return

@@ -9,6 +9,7 @@ those of a key in the order of the batch, as a table on one GPU does. So both ha
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from tf_embed.sharded.device_shards import DeviceShards
 from tf_embed.sharded.parted_table import PartedTable
 from tf_embed.sharded.spreads import AcrossDevices, OnDevice
 from tf_embed.table import callable_rows
+from tf_embed.table.lookups import Lookup
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
 
@@ -87,34 +89,18 @@ class DeviceTable(PartedTable):
         return self._with_shape(rows, keys), exists
 
     @override
-    def find_pooled(
-        self,
-        keys: tf.Tensor,
-        bags: pooling_ops.Bags,
-        weights: tf.Tensor | None = None,
-        *,
-        combiner: str,
-        padding: pooling_ops.Padding | None = None,
-        defaults: tf.Tensor | None = None,
-        token: tf.Tensor | None = None,
-        training: bool,
-    ) -> tf.Tensor:
+    def _look_up(self, lookup: Lookup) -> tf.Tensor:
         """Fetches the rows, and pools them on the first device."""
+        keys, defaults, pooling = lookup.keys, lookup.defaults, lookup.pooling
+        if pooling is None:
+            return super()._look_up(lookup)
         with tf.device(self.options.device):
-            if padding is None:
-                rows = self.find(keys, defaults, training=training)[0]
+            if pooling.padding is None:
+                rows = self.find(keys, defaults, training=lookup.training)[0]
             else:
-                rows = self._rows_but(padding, keys, defaults, training)
-            return self._front.find_pooled(
-                keys,
-                bags,
-                weights,
-                combiner=combiner,
-                padding=padding,
-                defaults=rows,
-                token=token,
-                training=False,
-            )
+                rows = self._rows_but(pooling.padding, keys, defaults, lookup.training)
+            of_front = dataclasses.replace(lookup, table=self._front, defaults=rows, training=False)
+            return self._front.pool(of_front)
 
     def _rows_but(
         self,
@@ -161,7 +147,9 @@ class DeviceTable(PartedTable):
         distinct: bool = False,
         stochastic_rounding: bool = False,
         unless_frozen: tf.Tensor | None = None,
+        joins: bool = False,
     ) -> tf.Operation | None:
+        del joins  # the parts step by themselves, each on its device
         if self.options.initializer.is_of_python:
             self.find_or_insert(keys, training=True)  # as in `Table`
         routed, order, counts = self._each(keys)

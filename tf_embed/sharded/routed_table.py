@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from tf_embed import callers
 from tf_embed.ops import pooling_ops
-from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
 from tf_embed.table import admission_counts
+from tf_embed.table.lookups import Lookup
 from tf_embed.table.policies import share_of
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
@@ -39,26 +39,21 @@ class RoutedTable(Table):
         )
 
     @override
-    def find_pooled(
-        self,
-        keys: tf.Tensor,
-        bags: pooling_ops.Bags,
-        weights: tf.Tensor | None = None,
-        *,
-        combiner: str,
-        padding: pooling_ops.Padding | None = None,
-        defaults: tf.Tensor | None = None,
-        token: tf.Tensor | None = None,
-        training: bool,
-    ) -> tf.Tensor:
+    def joins(self, lookup: Lookup) -> bool:
+        return False
+
+    @override
+    def _look_up(self, lookup: Lookup) -> tf.Tensor:
         """Fetches the rows of the distinct keys, and pools them here."""
+        if lookup.pooling is None:
+            return super()._look_up(lookup)
         wide = pooling_ops.compute_dtype(self.options.value_dtype)
 
         def rows_of(some: tf.Tensor) -> tf.Tensor:
-            return tf.cast(self.rows(some, defaults, token, training=training), wide)
+            rows = dataclasses.replace(lookup, keys=some, pooling=None)
+            return tf.cast(self._look_up(rows), wide)
 
-        pooling = Pooling(bags, weights, combiner, padding)
-        return pooling.find_and_pool(keys, rows_of, self.options.dim)
+        return lookup.pooling.find_and_pool(lookup.keys, rows_of, self.options.dim)
 
     @override
     def find_slots(

@@ -158,8 +158,10 @@ class ServerTable(PartedTable):
         distinct: bool = False,
         stochastic_rounding: bool = False,
         unless_frozen: tf.Tensor | None = None,
+        joins: bool = False,
     ) -> tf.Operation | None:
         """Runs one op on each server. A step with a token runs it once."""
+        del joins  # tables on servers step by themselves
         wide = pooling_ops.compute_dtype(self.options.value_dtype)
         routed = self.spread.route(keys)
         sums = routed.sums(tf.cast(tf.reshape(gradients, [-1, self.options.dim]), wide))

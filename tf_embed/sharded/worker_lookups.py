@@ -25,13 +25,77 @@ from tf_embed.ops.bag_exchange_ops import SplitPooled
 from tf_embed.ops.exchange_ops import Part, PartType, Plan
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.sharded import routing
-from tf_embed.sharded.recorded_lookups import Answer, Lookup, PooledAnswer
 from tf_embed.sharded.routing import Received
 from tf_embed.sharded.workers import Channel
+from tf_embed.table.lookups import Lookup
 from tf_embed.table.table import Table
 
 _ASKED, _BAG_KEYS, _SUMS = range(3)  # the counts of a pooled lookup in an exchange
 _NUM_COUNTS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The result of a lookup of rows.
+
+    Attributes:
+        lookup: The lookup.
+        routed: Its distinct keys [u], worker by worker.
+        places: The position in `routed` of each of its keys, int32.
+        rows: The rows of `routed` [u, dim], without a gradient yet.
+    """
+
+    lookup: Lookup
+    routed: tf.Tensor
+    places: tf.Tensor
+    rows: tf.Tensor
+
+    def __call__(self, lookup: Lookup) -> tf.Tensor:
+        """The rows of a lookup of the same keys, with their gradient."""
+        noted = self.lookup.keys
+        with tf.device("/CPU:0"):
+            return routing_ops.routed_rows(
+                lookup.keys,
+                self.routed,
+                self.rows,
+                self.places,
+                lookup.token,
+                noted=None if lookup.keys is noted else noted,
+                label=lookup.table.options.name,
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class PooledAnswer:
+    """The result of a pooled lookup.
+
+    Attributes:
+        lookup: The lookup.
+        pooled: The pooled rows, the shape of the bags + [dim]. Their gradient goes to the token.
+    """
+
+    lookup: Lookup
+    pooled: tf.Tensor
+
+    def __call__(self, lookup: Lookup) -> tf.Tensor:
+        """The pooled rows of a lookup of the same keys."""
+        keys, noted = lookup.keys, self.lookup.keys
+        if keys is noted:
+            return self.pooled
+        with tf.device("/CPU:0"):
+            # tf.equal would raise if the shapes differ. This op gives False, and the message below
+            # is raised.
+            same = tf.raw_ops.Equal(x=keys, y=noted, incompatible_shape_error=False)
+            # Lookups are matched by order only, so other ids would get wrong rows.
+            check = tf.debugging.Assert(
+                tf.reduce_all(same),
+                [
+                    f"The ids of a lookup in '{self.lookup.table.options.name}' must depend on "
+                    "the inputs of the model alone, because the lookups of a step are made "
+                    "together before it."
+                ],
+            )
+            return validation.with_dependencies(self.pooled, check)
 
 
 def look_up(lookups: Sequence[Lookup]) -> list[Answer | PooledAnswer]:
@@ -40,29 +104,6 @@ def look_up(lookups: Sequence[Lookup]) -> list[Answer | PooledAnswer]:
     for some in _groups(lookups):
         answers += _look_up_together(some)
     return answers
-
-
-def checked_pooled(answer: PooledAnswer, keys: tf.Tensor) -> tf.Tensor:
-    """The pooled rows of an earlier lookup, which must have had the same keys.
-
-    Args:
-        answer: The answer of that lookup.
-        keys: The keys of the present lookup.
-    """
-    with tf.device("/CPU:0"):
-        # tf.equal would raise if the shapes differ. This op gives False, and the message below is
-        # raised.
-        same = tf.raw_ops.Equal(x=keys, y=answer.lookup.keys, incompatible_shape_error=False)
-        # Answers of recorded lookups are matched by order only, so other ids would get wrong rows.
-        check = tf.debugging.Assert(
-            tf.reduce_all(same),
-            [
-                f"The ids of a lookup in '{answer.lookup.table.options.name}' must depend on the "
-                "inputs of the model alone, because the lookups of a step are made together "
-                "before it."
-            ],
-        )
-        return validation.with_dependencies(answer.pooled, check)
 
 
 def _groups(lookups: Sequence[Lookup]) -> Iterator[list[Lookup]]:
@@ -284,17 +325,9 @@ class _Pool:
         with tf.device("/CPU:0"):
             ends = tf.cumsum(tf.cast(lengths, tf.int64))
             splits = tf.concat([tf.zeros([1], tf.int64), ends], 0)
-        # The base class: the keys have arrived at their owner, and `WorkerTable` would send them
-        # again.
-        return Table.find_pooled(
-            self.lookup.table,
-            keys,
-            (splits,),
-            None if weights is None else tf.reshape(weights, [-1]),
-            combiner="sum",
-            token=self.lookup.token,
-            training=self.lookup.training,
-        )
+        weights = None if weights is None else tf.reshape(weights, [-1])
+        pooling = Pooling((splits,), weights, "sum", None)
+        return self.lookup.table.pool(dataclasses.replace(self.lookup, keys=keys, pooling=pooling))
 
     def joined(self, rows: tf.Tensor, sums: tf.Tensor) -> tf.Tensor:
         """The pooled rows, from the returned rows and sums. Either rows or sums are empty."""

@@ -22,18 +22,17 @@ from typing_extensions import override
 from tf_embed import _library, callers
 from tf_embed.ops import pooling_ops, routing_ops
 from tf_embed.ops.exchange_ops import Part, PartType
-from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
-from tf_embed.sharded import recorded_lookups, routing
-from tf_embed.sharded.recorded_lookups import Answer, Lookup, PooledAnswer
+from tf_embed.sharded import routing
 from tf_embed.sharded.routed_table import RoutedTable, share_of_options
 from tf_embed.sharded.spreads import AcrossWorkers
-from tf_embed.sharded.worker_lookups import checked_pooled, look_up
+from tf_embed.sharded.worker_lookups import look_up
 from tf_embed.sharded.worker_sharding import WorkerSharding
 from tf_embed.sharded.worker_shares import agreed, share_of
 from tf_embed.sharded.workers import Workers
 from tf_embed.table import admission_counts
+from tf_embed.table.lookups import Lookup
 from tf_embed.table.policies import MAX_ROWS, STATISTICS
 from tf_embed.table.table import Table
 from tf_embed.table.table_options import TableOptions
@@ -87,77 +86,19 @@ class WorkerTable(RoutedTable):
         return self._with_shape(rows, keys), exists
 
     @override
-    def rows(
-        self,
-        keys: tf.Tensor,
-        defaults: tf.Tensor | None = None,
-        token: tf.Tensor | None = None,
-        *,
-        training: bool,
-    ) -> tf.Tensor:
-        if recorded_lookups.is_recording():
-            # With `defaults` a lookup must know which keys exist, so it exchanges its keys itself.
-            if defaults is None:
-                recorded_lookups.record(Lookup(self, keys, training))
-            shape = tf.concat([tf.shape(keys), [self.options.dim]], 0)
-            return self._with_shape(tf.zeros(shape, self.options.value_dtype), keys)
-        if defaults is not None:
-            return self.find(keys, defaults, token, training=training)[0]
-        answer, noted = recorded_lookups.answer_for(self), None
-        if answer is None:
-            (answer,) = look_up([Lookup(self, keys, training)])
-        else:
-            noted = answer.lookup.keys
-        assert isinstance(answer, Answer)  # lookups come in the order in which they were noted
-        with tf.device("/CPU:0"):
-            return routing_ops.routed_rows(
-                keys,
-                answer.routed,
-                answer.rows,
-                answer.places,
-                token,
-                noted=noted,
-                label=self.options.name,
-            )
+    def joins(self, lookup: Lookup) -> bool:
+        # With `defaults` a lookup must know which keys exist. A sum of many rows may overflow
+        # float16, although each row fits.
+        is_wide = lookup.pooling is None or self.spread.sharding.wire_dtype != "float16"
+        return lookup.defaults is None and is_wide
 
     @override
-    def find_pooled(
-        self,
-        keys: tf.Tensor,
-        bags: pooling_ops.Bags,
-        weights: tf.Tensor | None = None,
-        *,
-        combiner: str,
-        padding: pooling_ops.Padding | None = None,
-        defaults: tf.Tensor | None = None,
-        token: tf.Tensor | None = None,
-        training: bool,
-    ) -> tf.Tensor:
+    def _look_up(self, lookup: Lookup) -> tf.Tensor:
         """Pools rows at their owners if that sends less."""
-        # A sum of many rows may overflow float16, although each row fits.
-        if defaults is not None or self.spread.sharding.wire_dtype == "float16":
-            return super().find_pooled(
-                keys,
-                bags,
-                weights,
-                combiner=combiner,
-                padding=padding,
-                defaults=defaults,
-                token=token,
-                training=training,
-            )
-        pooling = Pooling(bags, weights, combiner, padding)
-        if recorded_lookups.is_recording():
-            recorded_lookups.record(Lookup(self, keys, training, pooling, token))
-            shape = tf.concat([pooling.shape_of(keys), [self.options.dim]], 0)
-            return tf.zeros(shape, pooling_ops.compute_dtype(self.options.value_dtype))
-        answer = recorded_lookups.answer_for(self)
-        if answer is None:
-            (answer,) = look_up([Lookup(self, keys, training, pooling, token)])
-            assert isinstance(answer, PooledAnswer)
-            return answer.pooled
-        assert isinstance(answer, PooledAnswer)  # as above
-        return checked_pooled(answer, keys)
+        if not self.joins(lookup):
+            return super()._look_up(lookup)
+        (answer,) = look_up([lookup])
+        return answer(lookup)
 
     @override
     def read_slots(

@@ -11,6 +11,7 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import validation
+from tf_embed.layers.step_outputs import given_in_step
 from tf_embed.sok.sok_layer import SokLayer
 
 
@@ -93,6 +94,7 @@ class All2AllDenseEmbedding(SokLayer):
         self.nnz_per_slot = nnz_per_slot
         self.dynamic_input = dynamic_input
 
+    @given_in_step
     def call(self, inputs: Any, training: bool = True) -> tf.Tensor:
         """Looks up keys.
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import validation
+from tf_embed.layers.step_outputs import given_in_step
 from tf_embed.sok.sok_layer import SokLayer
 
 COMBINERS = ("sum", "mean")
@@ -88,6 +89,7 @@ class DistributedEmbedding(SokLayer):
         self.max_nnz = max_nnz
         self.max_feature_num = max_feature_num
 
+    @given_in_step
     def call(self, inputs: Any, training: bool = True) -> tf.Tensor:
         """Looks up keys and pools their rows.
 

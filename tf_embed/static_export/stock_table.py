@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tf_embed.ops.pooled_gradient import Pooling
-from tf_embed.ops.pooling_ops import Bags, Padding, compute_dtype
+from tf_embed.ops.pooling_ops import compute_dtype
 from tf_embed.static_export.initial_rows import random_rows
 from tf_embed.static_export.key_index import KeyIndex, stored_dtype, stored_keys
 from tf_embed.static_export.quantization import format_of
@@ -57,21 +57,15 @@ class StockTable(tf.Module):
         return self._with_initial_rows(keys, rows, exists), exists
 
     def find_pooled(
-        self,
-        keys: tf.Tensor,
-        bags: Bags,
-        weights: tf.Tensor | None,
-        combiner: str,
-        padding: Padding | None,
-        defaults: tf.Tensor | None,
+        self, keys: tf.Tensor, pooling: Pooling, defaults: tf.Tensor | None
     ) -> tf.Tensor:
         """Pools the rows of each bag."""
-        options = self._options
+        options, bags = self._options, pooling.bags
 
         def rows_of(some: tf.Tensor) -> tf.Tensor:
             return tf.cast(self.find(some, defaults)[0], compute_dtype(options.value_dtype))
 
-        pooled = Pooling(bags, weights, combiner, padding).find_and_pool(keys, rows_of, options.dim)
+        pooled = pooling.find_and_pool(keys, rows_of, options.dim)
         if not bags:
             return tf.ensure_shape(pooled, keys.shape[:-1].concatenate([options.dim]))
         rank = 1 if len(bags) == 1 else (bags[1].shape[0] or 2) - 1

@@ -13,6 +13,7 @@ The methods take checked tensors; `variable.py` checks them. They may run in man
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import threading
 import uuid
@@ -37,7 +38,8 @@ from tf_embed.ops import (
 )
 from tf_embed.ops.slot_ops import ExternalRule
 from tf_embed.ops.whole_table_ops import Exported
-from tf_embed.table import callable_rows, redis_restore, sharding, step_tokens
+from tf_embed.table import callable_rows, joined, lookups, redis_restore, sharding, step_tokens
+from tf_embed.table.lookups import Lookup
 from tf_embed.table.spread import Local, Spread
 from tf_embed.table.table_meta import SavedKind
 from tf_embed.table.table_options import TableOptions
@@ -147,6 +149,11 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return self._host_handle if tf.executing_eagerly() else self.resource_handle
 
     @property
+    def handle_for_keys(self) -> tf.Tensor:
+        """The handle for ops with keys. Narrow keys and their rows are on the host."""
+        return self.handle_on_host if self.options.key_dtype.size == 4 else self.resource_handle
+
+    @property
     def parts(self) -> tuple[Table, ...]:
         """The tables that hold the rows, each with a resource: itself, unless it has parts."""
         return (self,)
@@ -190,59 +197,39 @@ class Table(tf.saved_model.experimental.TrackableResource):
             rows = callable_rows.put_in(options, keys, rows, exists)
         return rows, exists
 
-    def rows(
-        self, keys: tf.Tensor, defaults: Any = None, token: Any = None, *, training: bool
-    ) -> tf.Tensor:
-        """The rows that `find` returns, keys.shape + [dim]."""
-        return self.find(keys, defaults, token, training=training)[0]
+    def joins(self, lookup: Lookup) -> bool:
+        """Whether a lookup can be made together with lookups of other tables."""
+        del lookup
+        return not self.options.initializer.is_of_python
 
-    def find_pooled(
-        self,
-        keys: tf.Tensor,
-        bags: pooling_ops.Bags,
-        weights: tf.Tensor | None = None,
-        *,
-        combiner: str,
-        padding: pooling_ops.Padding | None = None,
-        defaults: tf.Tensor | None = None,
-        token: tf.Tensor | None = None,
-        training: bool,
-    ) -> tf.Tensor:
-        """Looks up rows and pools the rows of each bag, without changing any row.
+    def look_up(self, lookup: Lookup) -> tf.Tensor:
+        """The result of a lookup, which may be made together with lookups of other tables."""
+        answer = lookups.answer_of(lookup)
+        return self._look_up(lookup) if answer is None else answer
 
-        Args:
-            keys: Any shape.
-            bags: The partition of the keys into bags, see `pooling_ops.Bags`.
-            weights: None, or the weight of each key.
-            combiner: "sum", "mean" or "sqrtn".
-            padding: None, or a key that is ignored.
-            defaults: As in `find`.
-            token: As in `find`.
-            training: As in `find`.
+    def _look_up(self, lookup: Lookup) -> tf.Tensor:
+        """Makes a lookup by itself."""
+        if lookup.pooling is not None:
+            return Table.pool(self, lookup)
+        return self.find(lookup.keys, lookup.defaults, lookup.token, training=lookup.training)[0]
 
-        Returns:
-            A row for each bag, the shape of the bags + [dim], of `pooling_ops.compute_dtype`.
-        """
+    def pool(self, lookup: Lookup) -> tf.Tensor:
+        """Makes a pooled lookup of keys that this resource has."""
+        options, pooling = self.options, lookup.pooling
+        assert pooling is not None  # because it is a pooled lookup
         stand_in = substitutes.of(self)
         if stand_in is not None:
-            return stand_in.find_pooled(keys, bags, weights, combiner, padding, defaults)
-        options = self.options
-        handle, keys, owners = self._inputs(keys).values()
-        if defaults is None:
-            defaults = self._initial_rows(keys, owners, padding)
+            return stand_in.find_pooled(lookup.keys, pooling, lookup.defaults)
         return pooled_gradient.find_pooled(
-            handle,
-            keys,
-            owners,
-            defaults,
-            token,
-            bags,
-            weights,
+            *self.inputs_of(lookup),
+            lookup.token,
+            pooling.bags,
+            pooling.weights,
             value_dtype=options.value_dtype,
             dim=options.dim,
-            combiner=combiner,
-            padding=padding,
-            training=validation.is_training(training) and options.notes_uses,
+            combiner=pooling.combiner,
+            padding=pooling.padding,
+            training=validation.is_training(lookup.training) and options.notes_uses,
         )
 
     def find_or_insert(
@@ -287,6 +274,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         distinct: bool = False,
         stochastic_rounding: bool = False,
         unless_frozen: tf.Tensor | None = None,
+        joins: bool = False,
     ) -> tf.Operation | None:
         """Applies one step of an optimizer rule. With a token, exactly once.
 
@@ -302,22 +290,27 @@ class Table(tf.saved_model.experimental.TrackableResource):
             stochastic_rounding: Rounds float16 and bfloat16 weights up or down without bias. The
                 noise is a function of the table's seed and id, the step, the key and the column.
             unless_frozen: Whether to apply the step, a bool scalar. Default: True.
+            joins: Whether the step may be made together with steps of other tables, at the end of
+                a block of `joined_steps`; then the result is None.
         """
         if self.options.initializer.is_of_python:
             # The fused op can't call Python, so new rows are drawn and inserted before it.
             Table.find_or_insert(self, keys, training=True)  # keys are here already
-        done = _raw.tf_embed_apply(
-            **self._inputs_of_write(keys),
-            gradients=gradients,
-            hyper=hyper,
-            step=step,
-            rule=rule,
-            distinct=distinct,
-            stochastic_rounding=stochastic_rounding,
-            token=list(step_tokens.token_of_step()),
-            trained=[] if unless_frozen is None else [unless_frozen],
-        )
-        return self._updated(keys, done)
+        token = list(step_tokens.token_of_step())
+        arguments = self._inputs_of_write(keys) | {
+            "gradients": gradients,
+            "hyper": hyper,
+            "step": step,
+            "rule": rule,
+            "distinct": distinct,
+            "stochastic_rounding": stochastic_rounding,
+        }
+        is_alone = not joins or token or arguments["scores"] or self.on_update is not None
+        trained = [] if unless_frozen is None else [unless_frozen]
+        alone = functools.partial(_raw.tf_embed_apply, **arguments, token=token, trained=trained)
+        if not is_alone and joined.join_step(self, arguments, unless_frozen, alone):
+            return None
+        return self._updated(keys, alone())
 
     def find_slots(
         self, keys: tf.Tensor, rule: ExternalRule
@@ -555,7 +548,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         """Calls `on_update` after a step. `done` is the operation of the step."""
         if self.on_update is not None:
             with tf.control_dependencies([] if done is None else [done]):
-                distinct, _ = pooling_ops.unique_keys(tf.reshape(keys, [-1]), self.resource_handle)
+                distinct, _ = pooling_ops.unique_keys(tf.reshape(keys, [-1]), self.handle_for_keys)
                 self.on_update(distinct)
         return done
 
@@ -565,9 +558,16 @@ class Table(tf.saved_model.experimental.TrackableResource):
         return [] if policy is None else policy.scores(keys, self.options.name)
 
     def _inputs(self, keys: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The inputs that all ops on keys share. Narrow keys and their rows are on the host."""
-        handle = self.handle_on_host if self.options.key_dtype.size == 4 else self.resource_handle
-        return {"table": handle, "keys": keys, "owners": self._owners(keys)}
+        """The inputs that all ops on keys share."""
+        return {"table": self.handle_for_keys, "keys": keys, "owners": self._owners(keys)}
+
+    def inputs_of(self, lookup: Lookup) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The inputs of an op for a lookup: the handle, keys, owners, and defaults."""
+        handle, keys, owners = self._inputs(lookup.keys).values()
+        if lookup.defaults is not None:
+            return handle, keys, owners, lookup.defaults
+        padding = None if lookup.pooling is None else lookup.pooling.padding
+        return handle, keys, owners, self._initial_rows(keys, owners, padding)
 
     def _inputs_of_write(self, keys: tf.Tensor) -> dict[str, Any]:
         """The arguments that all ops that write rows of keys share."""

@@ -14,6 +14,7 @@ from typing_extensions import override
 from tf_embed import validation
 from tf_embed.configs import as_bool, as_enum
 from tf_embed.layers.ids_layer import IdsLayer
+from tf_embed.layers.step_outputs import given_in_step
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.saving import keras_files
@@ -259,6 +260,8 @@ class TableBatchedEmbeddingBags(IdsLayer):
         FBGEMM, "Table Batched Embedding (TBE) Training Module".
     """
 
+    _records_lookups = False  # they are one op already
+
     def __init__(
         self,
         embedding_specs: Sequence[Any],
@@ -319,7 +322,6 @@ class TableBatchedEmbeddingBags(IdsLayer):
             validation.name_of(name)
         super().__init__(name=name, autocast=False, **kwargs)
         self._has_own_name = name is not None
-        self.supports_jit = False  # XLA has no table
         described = validation.items_of(embedding_specs, "embedding_specs")
         if not described:
             raise ValueError(
@@ -581,6 +583,7 @@ class TableBatchedEmbeddingBags(IdsLayer):
 
     # Lookups.
 
+    @given_in_step
     def call(
         self,
         indices: Any,

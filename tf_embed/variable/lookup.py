@@ -13,6 +13,7 @@ from tf_embed.ops import (
     pooling_ops,
     substitutes,
 )
+from tf_embed.table.lookups import Lookup
 from tf_embed.table.table import Table
 from tf_embed.variable import anchor_tokens
 from tf_embed.variable.anchor import Anchor
@@ -92,7 +93,8 @@ def embedding_lookup(
         keys = _keys(table, ids)
         token = token_of(table, anchor)
         max_norm = norm_of_lookup(params, max_norm)
-        return clipped(table.rows(keys, token=token, training=training), max_norm)
+        rows = table.look_up(Lookup(table, keys, training, token=token))
+        return clipped(rows, max_norm)
 
 
 def embedding_lookup_unique(
@@ -197,8 +199,9 @@ def _unique(params: Params, ids: Any, training: bool) -> tuple[tf.Tensor, tf.Ten
     """The rows of distinct ids, not yet clipped, and the index in them of each id."""
     table, anchor = table_and_anchor(params)
     keys = _keys(table, ids)
-    distinct, inverse = pooling_ops.unique_keys(keys, table.resource_handle)
-    return table.rows(distinct, token=token_of(table, anchor), training=training), inverse
+    distinct, inverse = pooling_ops.unique_keys(keys, table.handle_for_keys)
+    lookup = Lookup(table, distinct, training, token=token_of(table, anchor))
+    return table.look_up(lookup), inverse
 
 
 def table_and_anchor(params: Params, argument: str = "params") -> tuple[Table, Anchor | None]:

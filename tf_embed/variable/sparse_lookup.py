@@ -14,6 +14,8 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.ops import pooling_ops
+from tf_embed.ops.pooled_gradient import Pooling
+from tf_embed.table.lookups import Lookup
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import Anchor
 from tf_embed.variable.lookup import (
@@ -296,16 +298,10 @@ def _pool(
         # A sparse matrix with a column for each id, so that the ids of a bag need not be adjacent.
         indices = tf.stack([bagged.bags, tf.range(tf.size(bagged.bags, tf.int64))], axis=1)
         shape = tf.stack([bagged.num_bags, tf.size(bagged.bags, tf.int64)])
-        return table.find_pooled(
-            bagged.keys,
-            (indices, shape),
-            bagged.weights,
-            combiner=combiner,
-            token=token,
-            training=training,
-        )
+        pooling = Pooling((indices, shape), bagged.weights, combiner, None)
+        return table.look_up(Lookup(table, bagged.keys, training, pooling, token))
     # Each row is clipped before the sum, which the pooled lookup of the table can't do.
-    rows = table.rows(bagged.keys, token=token, training=training)
+    rows = table.look_up(Lookup(table, bagged.keys, training, token=token))
     rows = clipped(tf.cast(rows, pooling_ops.compute_dtype(table.options.value_dtype)), max_norm)
     weights = bagged.weights
     weights = tf.ones_like(rows[:, :1]) if weights is None else weights[:, tf.newaxis]

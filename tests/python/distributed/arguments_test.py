@@ -13,8 +13,9 @@ from absl.testing import parameterized
 
 import tf_embed
 from tf_embed.distributed import WorkerSharding
-from tf_embed.sharded import routing, servers, worker_lookups, workers
-from tf_embed.sharded.recorded_lookups import PooledAnswer
+from tf_embed.sharded import routing, servers, workers
+from tf_embed.sharded.worker_lookups import PooledAnswer
+from tf_embed.table.lookups import Lookup
 
 KEYS = tf.constant([1, 2, 3], tf.int64)
 
@@ -103,16 +104,16 @@ class ArgumentsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_a_pooled_lookup_has_the_ids_of_the_one_before_the_step(self):
         table = tf_embed.Variable(dim=1, name="items").table
-        lookup: Any = types.SimpleNamespace(table=table, keys=KEYS)
-        answer = PooledAnswer(lookup, tf.zeros([3, 1]))
-        self.assertAllEqual(worker_lookups.checked_pooled(answer, KEYS), tf.zeros([3, 1]))
+        answer = PooledAnswer(Lookup(table, KEYS, training=False), tf.zeros([3, 1]))
+        same = Lookup(table, tf.identity(KEYS), training=False)
+        self.assertAllEqual(answer(same), tf.zeros([3, 1]))
         for keys in (KEYS + 1, KEYS[:2]):
             with self.assertRaisesRegex(
                 tf.errors.InvalidArgumentError,
                 "'items' must depend on the inputs of the model alone, because the lookups of a "
                 "step are made together before it",
             ):
-                worker_lookups.checked_pooled(answer, keys)
+                answer(Lookup(table, keys, training=False))
 
 
 if __name__ == "__main__":

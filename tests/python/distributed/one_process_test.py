@@ -16,12 +16,7 @@ from absl.testing import parameterized
 import tf_embed
 from support.processes import multi_worker_training
 from tf_embed import distributed
-from tf_embed.distributed import fused_step, keras_model
-from tf_embed.layers.layer_with_tables import LayerWithTables
-
-
-def _has_tables(layer: keras.layers.Layer) -> bool:
-    return isinstance(layer, LayerWithTables)
+from tf_embed.distributed import keras_model
 
 
 class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
@@ -80,53 +75,6 @@ class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
                 model.fit(tf.zeros([4, 3]), tf.zeros([4, 1]))
         finally:
             keras.distribution.set_distribution(None)
-
-    @parameterized.parameters(
-        {"names": ("user", "item")}, {"names": (None, None)}, {"names": ("item", "user")}
-    )
-    def test_a_fused_step_takes_a_dict_by_its_keys(self, names):
-        inputs = {
-            key: keras.Input([], dtype="int64", name=name)
-            for key, name in zip(("user", "item"), names, strict=True)
-        }
-        rows = [
-            tf_embed.layers.DynamicEmbedding(2, name=f"of_{key}")(one)
-            for key, one in inputs.items()
-        ]
-        model = distributed.Model(inputs=inputs, outputs=keras.layers.Concatenate()(rows))
-        batch = {"user": tf.constant([1, 2], tf.int64), "item": tf.constant([3, 4], tf.int64)}
-        # In one process no table is on workers.
-        with mock.patch.object(fused_step, "_has_tables_on_workers", _has_tables):
-            layers, ids = fused_step._ids_of_layers(model)
-            found = fused_step.fused_step(model, model, False)(batch)
-        for (layer, _), one in zip(layers, ids(batch), strict=True):
-            self.assertAllEqual(one, batch[layer.name.removeprefix("of_")])
-        self.assertAllEqual(found, model(batch))
-
-    def test_a_fused_step_takes_the_inputs_of_a_sequential_model(self):
-        embedding = tf_embed.layers.DynamicEmbedding(2)
-        model = keras.Sequential([keras.Input([], dtype="int64"), embedding])
-        keras.Model(outer := keras.Input([], dtype="int64"), model(outer))
-        with mock.patch.object(fused_step, "_has_tables_on_workers", _has_tables):
-            ((layer, _),), ids = fused_step._ids_of_layers(model)
-        self.assertIs(layer, embedding)
-        self.assertAllEqual(keras.tree.flatten(ids(tf.constant([5, 6])))[0], [5, 6])
-
-    def test_a_subclass_may_have_an_attribute_named_inputs(self):
-        class Own(distributed.Model):
-            def __init__(self):
-                super().__init__()
-                self.inputs = ["user"]
-                self.embedding = tf_embed.layers.DynamicEmbedding(2)
-
-            def call(self, batch):
-                return self.embedding(batch["user"])
-
-        model, batch = Own(), {"user": tf.constant([1, 2], tf.int64)}
-        expected = model(batch)
-        with mock.patch.object(fused_step, "_has_tables_on_workers", _has_tables):
-            self.assertIsNone(fused_step._ids_of_layers(model))
-            self.assertAllEqual(fused_step.fused_step(model, model, False)(batch), expected)
 
     @parameterized.product(
         kind=(keras.callbacks.BackupAndRestore, tf_embed.callbacks.BackupAndRestore),

@@ -67,7 +67,11 @@ def find_pooled_alone(
 def find_pooled_linked(
     lookups: list[PooledLookup], tokens: Sequence[Any] | None = None
 ) -> list[tf.Tensor]:
-    return pooled_gradient.find_pooled_each(lookups, tokens or [None] * len(lookups))
+    tokens = tokens or [None] * len(lookups)
+    found = pooled_gradient.find_pooled_each(lookups, tokens)
+    return [
+        each_table_ops.link_pooled(*one, token) for one, token in zip(found, tokens, strict=True)
+    ]
 
 
 def apply_many(steps: list[RowStep]) -> None:

@@ -18,6 +18,8 @@ import tensorflow as tf
 import tf_embed
 from support.processes.worker_programs import run_as_worker
 from tf_embed.distributed import WorkerSharding
+from tf_embed.ops.pooled_gradient import Pooling
+from tf_embed.table.lookups import Lookup
 
 DIM = 3
 # The number of keys in each batch of two workers. Workers share many keys.
@@ -222,13 +224,14 @@ def run_defaults(verbs: Verbs) -> None:
         return tf.constant([0, int(tf.size(keys)) // 2, int(tf.size(keys))], tf.int64)
 
     verbs.read("found or given", lambda keys, _: table.find(keys, given(keys)))
-    verbs.read("given", lambda keys, _: table.rows(keys, given(keys), training=False))
+
+    def look_up(keys: tf.Tensor, pooling: Pooling | None = None) -> tf.Tensor:
+        return table.look_up(Lookup(table, keys, False, pooling, defaults=given(keys)))
+
+    verbs.read("given", lambda keys, _: look_up(keys))
     if table.options.value_dtype.is_floating:
         verbs.read(
-            "pooled",
-            lambda keys, _: table.find_pooled(
-                keys, (halves(keys),), combiner="sum", defaults=given(keys), training=False
-            ),
+            "pooled", lambda keys, _: look_up(keys, Pooling((halves(keys),), None, "sum", None))
         )
     verbs.write(lambda keys, *_: table.find_or_insert(keys, given(keys)))
     verbs.contents("after find_or_insert")

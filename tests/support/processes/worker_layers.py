@@ -20,7 +20,7 @@ import tf_embed
 from support.cases.one_embedding_cases import constant_tables, layer, uniform_tables
 from support.processes.worker_programs import run_as_worker, said_by
 from tf_embed import one_embedding
-from tf_embed.distributed import fused_step
+from tf_embed.sharded import worker_lookups
 from tf_embed.sharded.workers import Channel
 
 DIM, BATCH, STEPS = 4, 12, 12  # STEPS in each of two epochs
@@ -141,7 +141,7 @@ def layers_of(trained: keras.Model) -> dict[str, Any]:
 @contextlib.contextmanager
 def counted() -> Iterator[list[None]]:
     """Counts the exchanges in the graph of a step, each one way. Keras traces the model before."""
-    all_to_all, look_up = Channel.all_to_all, fused_step.look_up
+    all_to_all, look_up = Channel.all_to_all, worker_lookups.look_up
     sent: list[None] = []
 
     def count(*args: Any, **kwargs: Any) -> Any:
@@ -153,7 +153,7 @@ def counted() -> Iterator[list[None]]:
         return look_up(*args)
 
     counts = mock.patch.object(Channel, "all_to_all", count)
-    with counts, mock.patch.object(fused_step, "look_up", begin):
+    with counts, mock.patch.object(worker_lookups, "look_up", begin):
         yield sent
 
 

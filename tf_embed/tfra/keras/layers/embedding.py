@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.layers.pooling import Embedder
+from tf_embed.layers.step_outputs import given_in_step
 from tf_embed.layers.table_layer import TRAINABLE_DTYPES, TableLayer, deserialized, serialized
 from tf_embed.ops.pooling_ops import compute_dtype
 from tf_embed.sharded.worker_sharding import WorkerSharding
@@ -188,6 +189,7 @@ class Embedding(TableLayer):
         """
         return self._anchor
 
+    @given_in_step
     def call(self, ids: Any, training: bool | None = None) -> Any:
         """Looks up ids.
 

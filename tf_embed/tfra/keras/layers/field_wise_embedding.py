@@ -11,6 +11,7 @@ import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import validation
+from tf_embed.layers.step_outputs import given_in_step
 from tf_embed.layers.table_layer import deserialized, serialized
 from tf_embed.tfra.keras.layers.embedding import Embedding
 from tf_embed.tfra.keras.layers.examples import by_example, listed
@@ -73,6 +74,7 @@ class FieldWiseEmbedding(Embedding):
         self.slot_map_fn = deserialized(slot_map_fn, "slot_map_fn")
         validation.function_of(self.slot_map_fn, "slot_map_fn")
 
+    @given_in_step
     def call(self, ids: Any, training: bool | None = None) -> Any:
         """Looks up ids and pools the rows of each field of each example.
 

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from tf_embed import validation
 from tf_embed.layers.pooling import Embedder
+from tf_embed.layers.step_outputs import given_in_step
 from tf_embed.tfra.keras.layers.embedding import Embedding
 from tf_embed.tfra.keras.layers.examples import by_example, listed
 from tf_embed.tfra.keras.layers.reduction import one_row_each
@@ -38,6 +39,7 @@ class SquashedEmbedding(Embedding):
         [[3.0, 3.0], [0.0, 0.0]]
     """
 
+    @given_in_step
     def call(self, ids: Any, training: bool | None = None) -> Any:
         """Looks up ids and pools the rows of each example.
 
