@@ -2,8 +2,8 @@
 """Lookups of a model's call that are made together.
 
 The layers of a model look up one by one. A step calls the model twice: first to record the lookups,
-then for its outputs, with the lookups made in between. Everything else of the first call is dropped
-by TensorFlow, because nothing uses it.
+then for its outputs, with the lookups made in between. The first call ends at the last lookup, and
+TensorFlow drops the rest of it, because nothing uses it.
 
 A lookup is made by itself if its ids depend on rows, such as the ids of a search among them, or if
 its table can't join others.

@@ -21,11 +21,12 @@ _look_up_apart: weakref.WeakSet[keras.layers.Layer] = weakref.WeakSet()
 def look_up_together(
     calls: Sequence[tuple[Any, ...]], *, training: bool | None = None
 ) -> list[Any]:
-    """Calls several layers, whose tables share the exchanges between workers.
+    """Calls several layers, whose tables look up together.
 
-    A single table needs three collectives for a lookup; here all tables together need three. Use it
-    in a custom training loop: a `tf_embed.distributed.Model` does the same in its steps. In a
-    single process the result equals the result of separate calls.
+    Tables of one process are looked up by one op for rows and one for bags. Tables on workers share
+    their exchanges: a single table needs three collectives for a lookup, and here all together need
+    three. The result equals the result of separate calls. Use it in a custom training loop: a
+    `tf_embed.Model` and a `tf_embed.distributed.Model` do the same in their steps.
 
     Args:
         calls: A tuple of the layer and its arguments for each call, such as `(items, item_ids)`.

@@ -130,7 +130,7 @@ class ModelWithTables:
 
     def _why_not_compiled(self, compiled: Step, data: Any) -> str | None:
         if not self._compiles_dense_part:
-            return "`compile` has not asked for it"
+            return "`jit_compile` is off, or a layer does not support XLA"
         if tf.executing_eagerly():
             return "it runs eagerly"
         reason = compiled_step.why_not(compiled, self, data)

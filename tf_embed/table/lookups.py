@@ -189,7 +189,7 @@ def call_to_record(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
         # AutoGraph and Keras replace our exceptions by others.
         if not recording.has_left:
             raise
-        del recording.lookups[count:]
+        del recording.lookups[count:], recording.graphs[count:]
         return False
     return True
 

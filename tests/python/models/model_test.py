@@ -178,7 +178,7 @@ class ModelTest(tf.test.TestCase, parameterized.TestCase):
             for one, jit in zip(models, (True, False), strict=True)
         ]
         self.assertIn("dense part: compiled", reports[0])
-        self.assertIn("not compiled: `compile` has not asked for it", reports[1])
+        self.assertIn("not compiled: `jit_compile` is off", reports[1])
         for report in reports:
             self.assertIn("lookup apart: items: it is the only lookup", report)
         rows = [one.items.variable.lookup(tf.range(9, dtype=tf.int64)) for one in models]
@@ -234,7 +234,7 @@ class ModelTest(tf.test.TestCase, parameterized.TestCase):
         for call, reason, attributes in (
             (weighted, "weights of ids depend on variables", {"bags": bags, "scale": self.dense()}),
             (ragged, "the output of 'items' is not a tensor", {}),
-            (plain, "`compile` has not asked for it", {"slow": slow}),
+            (plain, "`jit_compile` is off, or a layer does not support XLA", {"slow": slow}),
         ):
             model = self.own_model(call, **attributes)
             model(next(iter(data()))[0])  # builds it
