@@ -29,8 +29,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tf_embed.models import model
 from tf_embed.models.joined_lookups import step_of
-from tf_embed.models.model import ModelWithTables, is_functional, refuse_functional
+from tf_embed.models.model import ModelWithTables
 from tf_embed.optimizers.steps import deferred_updates
 from tf_embed.sharded import strategies, timeouts
 
@@ -522,7 +523,7 @@ class FunctionalModel(MultiWorker, keras.Model):
     """The class of `Model(inputs, outputs)`. Keras adds its functional model to the bases."""
 
 
-class Model(MultiWorker, keras.Model):
+class Model(MultiWorker, model.Model):
     """A `keras.Model` whose `fit`, `evaluate` and `predict` work with several workers.
 
     Use it as `keras.Model`: `Model(inputs, outputs)`, or as a base class. Make and compile it in
@@ -557,12 +558,5 @@ class Model(MultiWorker, keras.Model):
         {'loss': [0.0]}
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Returns a functional model if `inputs` and `outputs` are given."""
-        if cls is Model and is_functional(args, kwargs):
-            return FunctionalModel(*args, **kwargs)
-        return super().__new__(cls, *args, **kwargs)
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        refuse_functional(self, args, kwargs, "tf_embed.distributed.MultiWorker")
-        super().__init__(*args, **kwargs)
+    _functional = FunctionalModel
+    _mixin = "tf_embed.distributed.MultiWorker"

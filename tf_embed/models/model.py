@@ -178,30 +178,28 @@ class Model(ModelWithTables, keras.Model):
         True
     """
 
+    # Of this class alone: the class of its functional models, and the mixin for others.
+    _functional: type = FunctionalModel
+    _mixin = "tf_embed.ModelWithTables"
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Returns a functional model if `inputs` and `outputs` are given."""
-        if cls is Model and is_functional(args, kwargs):
-            return FunctionalModel(*args, **kwargs)
+        functional = vars(cls).get("_functional")  # a subclass has none
+        if functional is not None and _is_functional(args, kwargs):
+            return functional(*args, **kwargs)
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any):
-        refuse_functional(self, args, kwargs, "tf_embed.ModelWithTables")
+        if _is_functional(args, kwargs):
+            # Keras would change the bases of this class, which all other subclasses share.
+            raise TypeError(
+                f"{type(self).__name__} must not pass `inputs` and `outputs` to its base class: "
+                f"make it class ...({self._mixin}, keras.Model)."
+            )
         super().__init__(*args, **kwargs)
 
 
-def is_functional(args: Any, kwargs: Any) -> bool:
+def _is_functional(args: Any, kwargs: Any) -> bool:
     """Whether the arguments of a model are `inputs` and `outputs`."""
     names = {"inputs", "outputs"} & set(kwargs)
     return len(args) + len(names) >= 2 or bool(names)
-
-
-def refuse_functional(model: keras.Model, args: Any, kwargs: Any, mixin: str) -> None:
-    """Raises if a subclass passes `inputs` and `outputs` to its base class.
-
-    Keras would change the bases of that class, which all other subclasses share.
-    """
-    if is_functional(args, kwargs):
-        raise TypeError(
-            f"{type(model).__name__} must not pass `inputs` and `outputs` to its base class: make "
-            f"it class ...({mixin}, keras.Model)."
-        )
