@@ -16,22 +16,43 @@ namespace tf_embed {
 // A key of a batch, and its positions in the batch.
 struct DeviceGroup {
   int64_t key;
-  // Numbers of keys of the batch, rising. After GroupFirsts only the first may be read.
-  const uint32_t* members;
-  uint32_t count;     // at least 1; 0: no group (distinct_kernels.h)
-  uint32_t slot = 0;  // in the verb's scratch memory; WriteKernel sets it
+  const uint32_t* members;  // positions, rising; perhaps only the first (DeviceGroups)
+  uint32_t count;           // of members; 0: no group
+  uint32_t slot = 0;        // in the verb's scratch memory; WriteKernel sets it
 };
 
-// The distinct keys of a batch, in any order.
+// A key with more positions is frequent. A tile would take long for all of them.
+inline constexpr uint32_t kFrequentCount = 128;
+
+// Counters of a batch.
+struct BatchCounters {
+  uint64_t repeated;  // keys with several positions, and all their positions: Repeated
+  uint64_t frequent;  // frequent keys
+  uint64_t new_keys;  // keys that get rows
+
+  TF_EMBED_DEVICE static uint64_t Repeated(uint64_t groups, uint64_t members) {
+    return groups << 32 | members;
+  }
+  TF_EMBED_DEVICE static uint64_t GroupsOf(uint64_t repeated) { return repeated >> 32; }
+  TF_EMBED_DEVICE static uint32_t MembersOf(uint64_t repeated) {
+    return static_cast<uint32_t>(repeated);
+  }
+};
+
+// The distinct keys of a batch. The group of a key has the number of the key's first position, so
+// the groups are in the order of the batch, with gaps.
 struct GroupsView {
   const DeviceGroup* groups = nullptr;
-  const uint32_t* size = nullptr;     // on the device; the host may not know it
-  const uint32_t* numbers = nullptr;  // the group of each key; null: key i is in group i
+  size_t size = 0;                     // of the batch
+  const uint32_t* numbers = nullptr;   // the group of each position
+  const uint32_t* repeated = nullptr;  // the groups with several members, in any order
+  const uint32_t* frequent = nullptr;  // the groups of frequent keys, in any order
+  BatchCounters* counters = nullptr;
 
-  TF_EMBED_DEVICE uint32_t NumberOf(size_t i) const {
-    return numbers == nullptr ? static_cast<uint32_t>(i) : numbers[i];
+  TF_EMBED_DEVICE bool Has(size_t i) const { return i < size && groups[i].count > 0; }
+  TF_EMBED_DEVICE uint64_t NumRepeated() const {
+    return BatchCounters::GroupsOf(counters->repeated);
   }
-  TF_EMBED_DEVICE bool Has(size_t i) const { return i < *size && groups[i].count > 0; }
   // The group with a number in a launch that begins at `first`.
   TF_EMBED_DEVICE DeviceGroup Get(size_t first, size_t number) const {
     DeviceGroup group = groups[first + number];

@@ -29,6 +29,22 @@ void LaunchLanes(const Device& device, const ExecContext& context, size_t items,
   device.Launch(context, (items + kTogether - 1) / kTogether, cost * kTogether, kernel);
 }
 
+// Launches a kernel of which, on some devices, blocks of tiles do the parts that would take a tile
+// long. Only the device knows how many tiles and parts there are; `tiles` is a bound. Besides
+// operator() the kernel has
+//     NumTiles()
+//     NumForBlocks()     the number of these parts
+//     OnBlock<Block>(i)  a part on a block, whose operator() does not do it
+template <class Device, class Kernel>
+void LaunchBlocks(const Device& device, const ExecContext& context, size_t tiles, size_t cost,
+                  const Kernel& kernel) {
+  if constexpr (Device::Tile::kBlocks) {
+    device.LaunchBlocks(context, tiles, kernel);
+  } else {
+    device.Launch(context, tiles, cost, kernel);
+  }
+}
+
 // An array in device memory, for the verb that makes it.
 template <class Device, typename T>
 class DeviceArray {

@@ -12,7 +12,7 @@
 
 #include "cc/core/base/allocator.h"
 #include "cc/core/pooling/key_gradients.h"
-#include "cc/stores/device/device_content.h"
+#include "cc/stores/device/device_groups.h"
 #include "cc/stores/device/device_key_sums.h"
 #include "cc/stores/device/rule_kernels.h"
 #include "cc/stores/device/staging_buffer.h"
@@ -104,6 +104,7 @@ struct NumberedSums {
   GradientsView<G> gradients;
   S* sums;
 
+  bool SumsOnlyRepeated() const { return false; }
   TF_EMBED_DEVICE bool WantsSum(const DeviceGroup& group) const { return !keys.IsPadding(group); }
   TF_EMBED_DEVICE void PutSum(const DeviceGroup& group, size_t column,
                               typename Number<G>::Compute sum) const {
@@ -115,7 +116,7 @@ template <class Device>
 class DeviceKeySumsOn final : public DeviceKeySums {
  public:
   DeviceKeySumsOn(const Device& device, Allocator* host)
-      : device_(device), host_(host), groups_(device_.NewGroups()), firsts_(device_, context_) {}
+      : device_(device), host_(host), groups_(device_, context_), firsts_(device_, context_) {}
 
   Status Build(const ExecContext& context, const int64_t* keys, size_t num_keys,
                const int64_t* padding) override {
@@ -124,7 +125,7 @@ class DeviceKeySumsOn final : public DeviceKeySums {
     batch_.keys = keys;
     batch_.size = num_keys;
     if (num_keys == 0) return Status();
-    TF_EMBED_RETURN_IF_ERROR(device_.Group(context_, batch_, &groups_));
+    TF_EMBED_RETURN_IF_ERROR(groups_.Build(batch_));
     TF_EMBED_RETURN_IF_ERROR(firsts_.MakeZeros(num_keys + 1));
     keys_.groups = groups_.view();
     keys_.has_padding = padding != nullptr;
@@ -192,10 +193,9 @@ class DeviceKeySumsOn final : public DeviceKeySums {
       gradients.factors = factors.data();
     }
     const size_t blocks = gradients.template Blocks<typename Device::Tile>();
-    using Sums = NumberedSums<G, S>;
-    LaunchSums(
-        device_, context_, batch_.size, batch_.size, kKeyCost,
-        SumKernel<Sums>{keys_.groups, 0, blocks, Sums{keys_, BatchView(batch_), gradients, sums}});
+    const SumKernel kernel(keys_.groups, 0, batch_.size, blocks,
+                           NumberedSums<G, S>{keys_, BatchView(batch_), gradients, sums});
+    LaunchBlocks(device_, context_, kernel.MostTiles(), kKeyCost, kernel);
     return device_.Check(context_);
   }
 
@@ -204,7 +204,7 @@ class DeviceKeySumsOn final : public DeviceKeySums {
   ExecContext context_ = ExecContext::Serial();
   KeyBatch batch_;
   uint32_t size_ = 0;
-  typename Device::Groups groups_;
+  DeviceGroups<Device> groups_;
   Array<uint32_t> firsts_;
   NumberedKeys keys_;
 };

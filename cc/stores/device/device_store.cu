@@ -14,10 +14,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "cc/core/base/process_salt.h"
-#include "cc/stores/device/cuda_groups_inl.h"
+#include "cc/stores/device/cuda_frequent_keys_inl.h"
 #include "cc/stores/device/cuda_memory_inl.h"
-#include "cc/stores/device/cuda_sums_inl.h"
 #include "cc/stores/device/current_gpu.h"
 #include "cc/stores/device/device_key_sums_inl.h"
 #include "cc/stores/device/device_split_inl.h"
@@ -32,6 +30,9 @@ namespace {
 // seven entries.
 struct CudaTile {
   static constexpr size_t kLanes = 16;
+  static constexpr bool kBlocks = true;
+  // CUDA declares its functions for this 64-bit type, which differs from uint64_t.
+  using Word = unsigned long long;
 
   __device__ size_t lane() const { return threadIdx.x % kLanes; }
   __device__ void Sync() const { __syncwarp(Mask()); }
@@ -47,9 +48,10 @@ struct CudaTile {
   __device__ uint32_t Where(bool x) const {
     return __ballot_sync(Mask(), x) >> (threadIdx.x & 16u) & 0xffffu;
   }
+  __device__ uint32_t Equal(uint64_t x) const {
+    return __match_any_sync(Mask(), static_cast<Word>(x)) >> (threadIdx.x & 16u) & 0xffffu;
+  }
 
-  // CUDA declares its atomics for this 64-bit type, which differs from uint64_t.
-  using Word = unsigned long long;
   static __device__ uint64_t Load(const uint64_t* from) {
     // Aligned words are loaded whole; volatile keeps the compiler from reusing an earlier load.
     return *reinterpret_cast<const volatile uint64_t*>(from);
@@ -211,131 +213,7 @@ class CudaDevice {
     bool is_under_way_ = false;
   };
 
-  // Equal keys, in the order of the batch (cuda_groups_inl.h).
-  class Groups {
-   public:
-    explicit Groups(int device) : device_(device) {}
-    Groups(Groups&& other) noexcept : device_(other.device_) { *this = std::move(other); }
-    Groups& operator=(Groups&& other) noexcept {
-      std::swap(device_, other.device_);
-      std::swap(stream_, other.stream_);
-      std::swap(memory_, other.memory_);
-      std::swap(view_, other.view_);
-      return *this;
-    }
-    ~Groups() {
-      if (memory_ == nullptr) return;
-      const OnGpu current(device_);
-      cudaFreeAsync(memory_, stream_);
-    }
-    GroupsView view() const { return view_; }
-
-   private:
-    friend class CudaDevice;
-    int device_;
-    cudaStream_t stream_ = nullptr;
-    char* memory_ = nullptr;
-    GroupsView view_;
-  };
-
-  static constexpr bool kHasFirsts = true;
-  static constexpr bool kHasLongSums = true;
-
   explicit CudaDevice(int device) : device_(device), scratch_(device) {}
-
-  Groups NewGroups() const { return Groups(device_); }
-
-  Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
-    TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
-    if (batch.size == 0) return Status();
-    const OnGpu current(device_);
-    const cudaStream_t stream = StreamOf(context);
-    const size_t n = batch.size;
-    const int bits = BitsOfClaims(n);
-    // | groups | claims | places | sorted places | numbers | members | heads, n + 1 | starts |
-    size_t bytes = 0;
-    const auto part = [&bytes](size_t size) {
-      const size_t begin = bytes;
-      bytes += (size + 255) / 256 * 256;
-      return begin;
-    };
-    // A single allocation for all arrays of a batch, so that the host calls the driver once and not
-    // nine times. An alignment of 256 bytes suffices for each type, and for CUB.
-    const size_t of_batch = n * sizeof(uint32_t);
-    const size_t of_claims = sizeof(uint32_t) << bits;
-    const size_t at_groups = part(n * sizeof(DeviceGroup)), at_claims = part(of_claims);
-    const size_t at_places = part(of_batch), at_sorted = part(of_batch);
-    const size_t at_numbers = part(of_batch), at_members = part(of_batch);
-    const size_t at_heads = part(of_batch + sizeof(uint32_t)), at_starts = part(of_batch);
-    size_t sort_bytes = 0;
-    // With null memory, CUB only computes how much it needs.
-    TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs<uint32_t, uint32_t>(
-        nullptr, sort_bytes, nullptr, nullptr, nullptr, nullptr, n, 0, bits, stream)));
-    const size_t at_scratch = part(sort_bytes);
-    groups->stream_ = stream;
-    groups->memory_ = static_cast<char*>(Allocate(context, bytes));
-    if (groups->memory_ == nullptr) return NoMemory(context, bytes);
-    char* const memory = groups->memory_;
-    const auto array = [memory](size_t at) { return reinterpret_cast<uint32_t*>(memory + at); };
-    uint32_t* const places = array(at_places);
-    uint32_t* const sorted = array(at_sorted);
-    uint32_t* const numbers = array(at_numbers);
-    uint32_t* const members = array(at_members);
-    uint32_t* const heads = array(at_heads);
-    uint32_t* const starts = array(at_starts);
-    auto* const written = reinterpret_cast<DeviceGroup*>(memory + at_groups);
-    // Enough for n + 1 threads, as MarkHeads needs.
-    const unsigned blocks = static_cast<unsigned>(n / kThreads + 1);
-    cudaMemsetAsync(array(at_claims), 0, of_claims, stream);
-    ClaimPlaces<<<blocks, kThreads, 0, stream>>>(batch.keys, n, ProcessSalt(), bits,
-                                                 array(at_claims), places, numbers);
-    TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs(
-        memory + at_scratch, sort_bytes, places, sorted, numbers, members, n, 0, bits, stream)));
-    MarkHeads<<<blocks, kThreads, 0, stream>>>(sorted, n, heads);
-    TF_EMBED_RETURN_IF_ERROR(RunningSum(context, heads, n + 1));
-    // The sort has read `numbers`, so WriteStarts may write the groups of the keys there.
-    WriteStarts<<<blocks, kThreads, 0, stream>>>(heads, members, n, starts, numbers);
-    WriteGroups<<<blocks, kThreads, 0, stream>>>(batch.keys, members, starts, heads + n, n,
-                                                 written);
-    // The size stays on the device; the host does not wait to learn it.
-    groups->view_ = GroupsView{written, heads + n, numbers};
-    return Check(context);
-  }
-
-  // The same without a sort, if the caller only needs the key, the first member and the count of a
-  // group. The group of a key's first position has these. The groups of its other positions have
-  // count 0.
-  Status GroupFirsts(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
-    TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
-    if (batch.size == 0) return Status();
-    const OnGpu current(device_);
-    const cudaStream_t stream = StreamOf(context);
-    const size_t n = batch.size;
-    const int bits = BitsOfClaims(n);
-    // | groups | firsts | claims | places | numbers | members | size |
-    const size_t of_claims = sizeof(uint32_t) << bits;
-    const size_t of_firsts = sizeof(FirstOfPlace) << bits;
-    const size_t of_groups = n * sizeof(DeviceGroup);
-    const size_t bytes = of_groups + of_firsts + of_claims + (3 * n + 1) * sizeof(uint32_t);
-    groups->stream_ = stream;
-    groups->memory_ = static_cast<char*>(Allocate(context, bytes));
-    if (groups->memory_ == nullptr) return NoMemory(context, bytes);
-    auto* const written = reinterpret_cast<DeviceGroup*>(groups->memory_);
-    auto* const firsts = reinterpret_cast<FirstOfPlace*>(groups->memory_ + of_groups);
-    auto* const claims = reinterpret_cast<uint32_t*>(groups->memory_ + of_groups + of_firsts);
-    uint32_t* const places = claims + (size_t{1} << bits);
-    uint32_t* const numbers = places + n;
-    uint32_t* const members = numbers + n;
-    uint32_t* const size = members + n;
-    const unsigned blocks = static_cast<unsigned>((n + kThreads - 1) / kThreads);
-    cudaMemsetAsync(firsts, 0, of_firsts + of_claims, stream);
-    ClaimFirsts<<<blocks, kThreads, 0, stream>>>(batch.keys, n, ProcessSalt(), bits, claims, places,
-                                                 firsts);
-    WriteFirsts<<<blocks, kThreads, 0, stream>>>(batch.keys, n, places, firsts, members, numbers,
-                                                 written, size);
-    groups->view_ = GroupsView{written, size, numbers};
-    return Check(context);
-  }
 
   void* Allocate(const ExecContext& context, size_t bytes) const {
     return scratch_.Allocate(context, bytes);
@@ -392,33 +270,17 @@ class CudaDevice {
                StreamOf(context)>>>(kernel, count);
   }
 
-  // Launches SumKernel for groups of the keys of a batch.
-  template <class Sums>
-  void LaunchSums(const ExecContext& context, size_t count, size_t keys,
-                  const SumKernel<Sums>& given) const {
-    // Without memory for the list of long groups, tiles sum all of them.
-    char* const memory = keys <= kLongGroup
-                             ? nullptr
-                             : static_cast<char*>(Allocate(context, LongGroups::Bytes(keys)));
-    if (memory == nullptr) return Launch(context, count * given.blocks, 0, given);
+  // See device_content.h.
+  template <class Kernel>
+  void LaunchBlocks(const ExecContext& context, size_t tiles, const Kernel& kernel) const {
+    constexpr unsigned kBlocks = 128;
+    // As many tiles as fill a GPU. They loop over the rest.
+    constexpr size_t kMostForTiles = 256;
     const OnGpu current(device_);
-    const cudaStream_t stream = StreamOf(context);
-    constexpr unsigned kOfBlock = LongSum<Sums>::kThreads;
-    constexpr unsigned kLongBlocks = 128;
-    constexpr size_t kMaxBlocks = 1 << 12;
-    SumKernel<Sums> kernel = given;
-    kernel.most_members = kLongGroup;
-    LongGroups listed;
-    listed.count = reinterpret_cast<uint32_t*>(memory);
-    listed.numbers = listed.count + 1;
-    cudaMemsetAsync(listed.count, 0, sizeof(uint32_t), stream);
-    ListLongGroups<<<static_cast<unsigned>(count / kThreads + 1), kThreads, 0, stream>>>(
-        kernel, count, listed);
-    const size_t blocks = count * kernel.blocks / (kOfBlock / CudaTile::kLanes) + 1;
-    RunSums<CudaTile>
-        <<<kLongBlocks + static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kOfBlock,
-           0, stream>>>(kernel, count, listed, kLongBlocks);
-    Free(context, memory, 0);
+    const size_t blocks = tiles / (kThreadsOfBlock / CudaTile::kLanes) + 1;
+    RunBlocks<CudaTile>
+        <<<kBlocks + static_cast<unsigned>(blocks < kMostForTiles ? blocks : kMostForTiles),
+           kThreadsOfBlock, 0, StreamOf(context)>>>(kernel, kBlocks);
   }
 
   Status RunningSum(const ExecContext& context, uint32_t* numbers, size_t count) const {

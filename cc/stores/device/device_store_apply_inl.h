@@ -19,50 +19,38 @@ namespace tf_embed {
 template <class Device>
 template <typename T, typename G>
 Status DeviceStoreImpl<Device>::ApplyAs(const ExecContext& context, const KeyBatch& batch,
-                                        const Grouped& groups, const Gradients& gradients,
+                                        const GroupsView& groups, const Gradients& gradients,
                                         const Rule& rule) {
   using Compute = typename Number<T>::Compute;
   WriteOptions write;
   write.admits = Admits::kCounted;
   write.together = std::max(kMinTogether, kScratchBytes / (options_.dim * sizeof(Compute)));
   const size_t scratch = std::min(write.together, batch.size) * options_.dim;
-  const bool no_sums = std::is_same_v<G, Compute> && groups.late.data() != nullptr &&
-                       gradients.factors == nullptr;  // the keys are distinct
   Array<Compute> sums(device_, context);
   Array<Compute> wide(device_, context);
-  if (!no_sums) TF_EMBED_RETURN_IF_ERROR(sums.Make(scratch));
+  TF_EMBED_RETURN_IF_ERROR(sums.Make(scratch));
   if (!std::is_same_v<T, Compute>) TF_EMBED_RETURN_IF_ERROR(wide.Make(scratch));
   const RoundingNoise noise(content_->initializer, rule.step, RoundingNoise::Of::kStep);
   return DispatchRule<T>(rule, [&](auto by) {
     return this->Write(
         context, batch, groups, write, kWriteCost + content_->layout().stride / 4,
         ApplyVerb<T, G, decltype(by)>{
-            BatchView(batch), ViewOf(DefaultRows()),
-            GradientsView<G>{static_cast<const G*>(gradients.values), options_.dim,
-                             gradients.begins, static_cast<const Compute*>(gradients.factors)},
-            RuleConstants<Compute>(rule), WeightRounding<T>{noise, rule.stochastic_rounding},
-            sums.data(), wide.data()});
+            GroupSums<G>{
+                BatchView(batch),
+                GradientsView<G>{static_cast<const G*>(gradients.values), options_.dim,
+                                 gradients.begins, static_cast<const Compute*>(gradients.factors)},
+                sums.data()},
+            ViewOf(DefaultRows()), RuleConstants<Compute>(rule),
+            WeightRounding<T>{noise, rule.stochastic_rounding}, wide.data()});
   });
-}
-
-template <class Device>
-template <class Verb>
-void DeviceStoreImpl<Device>::LaunchSums(const ExecContext& context, const GroupsView& groups,
-                                         size_t first, size_t count, size_t keys,
-                                         const Verb& verb) const {
-  // Every key has a single gradient of the compute type, which is read in place.
-  if (verb.sums == nullptr) return;
-  const size_t blocks = verb.gradients.template Blocks<typename Device::Tile>();
-  tf_embed::LaunchSums(device_, context, count, keys, kSumCost,
-                       SumKernel<Verb>{groups, first, blocks, verb});
 }
 
 template <class Device>
 Status DeviceStoreImpl<Device>::Apply(const ExecContext& context, const KeyBatch& batch,
                                       const Gradients& gradients, const Rule& rule) {
   TF_EMBED_RETURN_IF_ERROR(CheckApply(options_, gradients.type, rule));
-  Grouped groups(device_, context);
-  TF_EMBED_RETURN_IF_ERROR(Group(context, batch, /*firsts=*/false, &groups));
+  DeviceGroups<Device> groups(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(groups.Build(batch));
   const Writing writing(this, context, /*keeps_keys=*/batch.absent != nullptr);
   TF_EMBED_RETURN_IF_ERROR(ChangeRule(context, rule.slots));
   return DispatchFloating(options_.value_type, [&](auto tag) -> Status {
@@ -70,10 +58,10 @@ Status DeviceStoreImpl<Device>::Apply(const ExecContext& context, const KeyBatch
     // Stores of narrow rows also take float gradients, which would lose bits if narrowed first.
     if constexpr (!std::is_same_v<T, typename Number<T>::Compute>) {
       if (gradients.type == DataType::kFloat) {
-        return ApplyAs<T, float>(context, batch, groups, gradients, rule);
+        return ApplyAs<T, float>(context, batch, groups.view(), gradients, rule);
       }
     }
-    return ApplyAs<T, T>(context, batch, groups, gradients, rule);
+    return ApplyAs<T, T>(context, batch, groups.view(), gradients, rule);
   });
 }
 

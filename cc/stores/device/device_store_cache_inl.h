@@ -241,7 +241,9 @@ Status DeviceStoreImpl<Device>::AddUnchanged(const ExecContext& context, const W
   device_.CopyIn(context, &size, sizeof(size), coming.data());
   bool all = false;
   // All keys are new; MakeRoom reads this number like the total of any write.
-  TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, size, coming.data(), &all));
+  if (!HasRoom(context, size, &all)) {
+    TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, size, coming.data(), &all));
+  }
   // The store over the cache bounds it, so a lack of room here means a lack of memory.
   if (!all) return NoMemory(context);
   const StoreView store = View();

@@ -22,9 +22,9 @@ DeviceStoreImpl<Device>::~DeviceStoreImpl() {
 
 template <class Device>
 Status DeviceStoreImpl<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
-  auto groups = device_.NewGroups();
+  DeviceGroups<Device> groups(device_, context);
   // Groups the keys, because erasing a key twice in a launch would count its buckets down twice.
-  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  TF_EMBED_RETURN_IF_ERROR(groups.Build(batch, DeviceGroups<Device>::Members::kFirst));
   const Writing writing(this, context);
   Array<uint64_t> places(device_, context);
   TF_EMBED_RETURN_IF_ERROR(places.MakeOnes(batch.size));  // kNoPlace
@@ -34,7 +34,7 @@ Status DeviceStoreImpl<Device>::Erase(const ExecContext& context, const KeyBatch
     TF_EMBED_RETURN_IF_ERROR(PlannerOf(context).Tell(places.data(), batch.size, nullptr));
   }
   LaunchLanes(device_, context, batch.size, kPlaceCost,
-              EraseKernel{View(), groups.view(), places.data()});
+              EraseKernel{View(), places.data(), batch.size});
   return Launched(context, batch.size);
 }
 
@@ -157,8 +157,7 @@ Status DeviceStoreImpl<Device>::NewContent(const ExecContext& context,
 }
 
 template <class Device>
-Status DeviceStoreImpl<Device>::MakeRoom(const ExecContext& context, size_t keys,
-                                         const uint32_t* wanted, bool* all) {
+bool DeviceStoreImpl<Device>::HasRoom(const ExecContext& context, size_t keys, bool* all) {
   const uint64_t bound = Bound(context);
   RowCountBound<Device>& row_bound = content_->row_bound;
   uint64_t most = 0;
@@ -167,13 +166,17 @@ Status DeviceStoreImpl<Device>::MakeRoom(const ExecContext& context, size_t keys
     most = std::max(row_bound.most(), std::min<uint64_t>(row_bound.most() + keys, bound));
     return most <= content_->room() || content_->full();
   };
-  // Fast path: the host's bound on the rows proves that there is room, without a wait.
-  if (is_room() || (row_bound.Poll() && is_room())) {
-    // The kernel inserts no more rows than there is room for, so the room is a bound too.
-    row_bound.Reserve(keys, std::min(most, content_->room()));
-    return Status();
-  }
-  // Otherwise wait for the device, to learn how many keys of the batch are new.
+  if (!is_room() && !(row_bound.Poll() && is_room())) return false;
+  // The kernel inserts no more rows than there is room for, so the room is a bound too.
+  row_bound.Reserve(keys, std::min(most, content_->room()));
+  return true;
+}
+
+template <class Device>
+Status DeviceStoreImpl<Device>::MakeRoom(const ExecContext& context, size_t keys,
+                                         const uint32_t* wanted, bool* all) {
+  const uint64_t bound = Bound(context);
+  RowCountBound<Device>& row_bound = content_->row_bound;
   uint32_t coming = 0;
   device_.CopyOut(context, wanted, sizeof(coming), &coming);
   uint64_t present = 0;

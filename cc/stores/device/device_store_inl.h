@@ -46,7 +46,6 @@
 #include <utility>
 
 #include "cc/core/base/fair_shared_mutex.h"
-#include "cc/core/base/process_salt.h"
 #include "cc/core/policy/rank_list.h"
 #include "cc/core/policy/write_planner.h"
 #include "cc/core/store/change_log.h"
@@ -56,9 +55,9 @@
 #include "cc/stores/device/cache_kernels.h"
 #include "cc/stores/device/device_changes.h"
 #include "cc/stores/device/device_content.h"
+#include "cc/stores/device/device_groups.h"
 #include "cc/stores/device/device_store.h"
 #include "cc/stores/device/device_write_planner.h"
-#include "cc/stores/device/distinct_kernels.h"
 #include "cc/stores/device/find_kernels.h"
 #include "cc/stores/device/find_or_insert_kernels.h"
 #include "cc/stores/device/pooled_kernels.h"
@@ -228,26 +227,6 @@ class DeviceStoreImpl final : public DeviceStore,
   class Planned;      // device_store_cache_inl.h
   using Staging = StagingBuffer<Device>;
 
-  // The distinct keys of a batch.
-  struct Grouped {
-    Grouped(const Device& device, const ExecContext& context)
-        : sorted(device.NewGroups()),
-          claims(device, context),
-          claimed(device, context),
-          members(device, context),
-          late(device, context),
-          counters(device, context) {}
-
-    GroupsView view;
-    typename Device::Groups sorted;
-    // Instead, the arrays of ClaimKernel, if the caller declared the keys distinct.
-    Array<uint64_t> claims;
-    Array<DeviceGroup> claimed;
-    Array<uint32_t> members;
-    Array<uint32_t> late;
-    Array<uint64_t> counters;  // number of late keys, number of groups
-  };
-
   // The options of a write.
   struct WriteOptions {
     const bool* exists = nullptr;  // ProbeKernel
@@ -283,12 +262,6 @@ class DeviceStoreImpl final : public DeviceStore,
   template <class Kernel>
   Status CollectFound(const ExecContext& context, size_t count, size_t cost, Kernel kernel,
                       RankList* ranks) const;
-  // `firsts`: the caller needs only the first member of each group.
-  Status Group(const ExecContext& context, const KeyBatch& batch, bool firsts,
-               Grouped* groups) const;
-  template <class Verb>
-  void LaunchSums(const ExecContext& context, const GroupsView& groups, size_t first, size_t count,
-                  size_t keys, const Verb& verb) const;
   DefaultsView ViewOf(const DefaultRows& defaults) const;
   PoolView ViewOf(const ExecContext& context, const PooledFind& find, const BagsView& bags) const;
   // Fills the host copy of the initial row of all keys, unless it is random.
@@ -307,9 +280,11 @@ class DeviceStoreImpl final : public DeviceStore,
   Expiry ExpiryAt(const ExecContext& context) const {
     return Expiry{options_.policy.ttl_milliseconds, context.now.milliseconds};
   }
-  // Makes room for `keys` more rows, within the bounds. If room may be short, reads from the device
-  // how many keys are new (`wanted`, in device memory). `*all` says whether all of them certainly
-  // fit.
+  // Whether, as far as the host knows without a wait, there is as much room for `keys` more rows as
+  // the bounds allow. If so, reserves it. `*all` says whether all of them certainly fit.
+  bool HasRoom(const ExecContext& context, size_t keys, bool* all);
+  // Otherwise: reads from the device how many keys are new (`wanted`, in device memory), and makes
+  // room for them, within the bounds.
   Status MakeRoom(const ExecContext& context, size_t keys, const uint32_t* wanted, bool* all);
   // Ends a verb with `keys` keys that changed the number of rows. Requests the new count if, as far
   // as the host knows, the next verbs may soon lack room.
@@ -337,10 +312,10 @@ class DeviceStoreImpl final : public DeviceStore,
                 ExportCursor* cursor, WholeRows* rows) const;
   // Runs a verb of row_kernels.h on the distinct keys of a batch. REQUIRES: the locks of a writer.
   template <class Verb>
-  Status Write(const ExecContext& context, const KeyBatch& batch, const Grouped& groups,
+  Status Write(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
                const WriteOptions& write, size_t key_cost, const Verb& verb);
   template <typename T, typename G>
-  Status ApplyAs(const ExecContext& context, const KeyBatch& batch, const Grouped& groups,
+  Status ApplyAs(const ExecContext& context, const KeyBatch& batch, const GroupsView& groups,
                  const Gradients& gradients, const Rule& rule);
   // REQUIRES: the locks of a writer.
   Status ChangeRule(const ExecContext& context, const RuleSlots& rule);

@@ -20,8 +20,8 @@ Status DeviceStoreImpl<Device>::FindStatistics(const ExecContext& context, const
 template <class Device>
 Status DeviceStoreImpl<Device>::AssignStatistics(const ExecContext& context, const KeyBatch& batch,
                                                  StatisticSet set, const uint64_t* statistics) {
-  auto groups = device_.NewGroups();
-  TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
+  DeviceGroups<Device> groups(device_, context);
+  TF_EMBED_RETURN_IF_ERROR(groups.Build(batch));
   const Writing writing(this, context);
   TF_EMBED_RETURN_IF_ERROR(GiveBefore(context, batch.keys, batch.size));
   device_.Launch(context, batch.size, kFindCost,

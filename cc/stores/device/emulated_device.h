@@ -8,10 +8,7 @@
 //     Tile                        the lanes that work on a key (tile.h)
 //     Order                       the order of a store's verbs among streams: reads together,
 //                                 writes alone
-//     Groups, NewGroups, Group    the distinct keys of a batch, and their positions
-//     GroupFirsts                 if kHasFirsts: the same for groups that know only their first
-//                                 member
-//     LaunchSums                  if kHasLongSums: a launch of SumKernel
+//     LaunchBlocks                if Tile::kBlocks (device_content.h)
 //     AsyncReadback               a copy from device memory to the host without a wait; here by
 //                                 CopyLater
 //     Allocate, Free, Fill, CopyIn, CopyOut
@@ -35,7 +32,6 @@
 
 #include "cc/core/base/allocator.h"
 #include "cc/core/base/exec_context.h"
-#include "cc/core/batch/key_groups.h"
 #include "cc/stores/device/row_kernels.h"
 #include "cc/stores/device/tile.h"
 
@@ -71,55 +67,12 @@ class EmulatedDevice {
     bool arrived_ = false;
   };
 
-  class Groups {
-   public:
-    explicit Groups(Allocator* allocator)
-        : keys_(allocator), groups_(allocator), numbers_(allocator) {}
-    GroupsView view() const { return {groups_.data(), &size_, numbers_.data()}; }
-
-   private:
-    friend class EmulatedDevice;
-    KeyGroups keys_;
-    Buffer<DeviceGroup> groups_;
-    Buffer<uint32_t> numbers_;
-    uint32_t size_ = 0;
-  };
-
-  static constexpr bool kHasFirsts = false;    // GroupFirsts
-  static constexpr bool kHasLongSums = false;  // LaunchSums
-
   // With `in_serial`, launches run only on the caller's thread. The thread may then hold locks that
   // must not be held while it waits for other threads (lock_order.h).
   explicit EmulatedDevice(Allocator* allocator, Allocator* pinned = nullptr, bool in_serial = false)
       : allocator_(allocator),
         pinned_(pinned == nullptr ? allocator : pinned),
         in_serial_(in_serial) {}
-
-  Groups NewGroups() const { return Groups(allocator_); }
-
-  Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
-    KeyBatch keys;
-    keys.keys = batch.keys;
-    keys.size = batch.size;
-    TF_EMBED_RETURN_IF_ERROR(groups->keys_.Build(context, keys, nullptr));
-    TF_EMBED_RETURN_IF_ERROR(groups->groups_.Resize(batch.size));
-    TF_EMBED_RETURN_IF_ERROR(groups->numbers_.Resize(batch.size));
-    groups->size_ = 0;
-    // Serial, because the ranges append to one array.
-    return groups->keys_.ForEachRange(context.InSerial(), 1, [&](KeyGroups::Range* range) {
-      while (range->Next()) {
-        for (size_t i = 0; i < range->size(); ++i) {
-          const KeyGroup& group = (*range)[i];
-          for (size_t k = 0; k < group.count; ++k) {
-            groups->numbers_[group.positions[k]] = groups->size_;
-          }
-          groups->groups_[groups->size_++] =
-              DeviceGroup{group.key, group.positions, static_cast<uint32_t>(group.count)};
-        }
-      }
-      return Status();
-    });
-  }
 
   void* Allocate(const ExecContext&, size_t bytes) const { return allocator_->Allocate(bytes); }
   void* AllocateLasting(const ExecContext& context, size_t bytes) const {

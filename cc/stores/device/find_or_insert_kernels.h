@@ -39,20 +39,6 @@ struct FindOrInsertVerb {
                               const DeviceGroup& group) const {
     if (tile.lane() == 0) CountMisses<Tile>(store.tallies, group.key, group.count);
   }
-
-  // For one position of a key that is too late (distinct_kernels.h).
-  template <class Tile>
-  TF_EMBED_DEVICE void Give(const Tile& tile, const StoreView& store, const DeviceGroup& group,
-                            uint32_t row) const {
-    const size_t position = batch.First(group);
-    char* const to = weights + position * store.layout.weight_bytes;
-    if (row == kNoRow) {
-      defaults.Write(tile, group.key, position, to);
-    } else {
-      CopyBytes(tile, store.Row(row), store.layout.weight_bytes, to);
-    }
-    if (exists != nullptr && tile.lane() == 0) exists[position] = row != kNoRow;
-  }
 };
 
 // WriteKernel, for as many groups as a tile has lanes. Each lane handles the present row of a
@@ -70,12 +56,11 @@ struct MakeRowsKernel {
     uint32_t added = kNoRow;
     bool is_absent = false;
     if (own < count && write.groups.Has(own)) {
-      const DeviceGroup group = write.groups.groups[own];
       const uint32_t row = write.rows[own];
       if (row != kNoRow) {
-        write.template NotePresent<Tile>(group, row);
+        write.template NotePresent<Tile>(write.groups.groups[own], row);
       } else {
-        added = write.NewRowOf(group);
+        added = write.NewRowOf(own);
         is_absent = added == kNoRow;
       }
       given[own] = row != kNoRow ? row : added;
@@ -110,10 +95,9 @@ struct GiveKernel {
     const size_t bytes = store.layout.weight_bytes;
     int64_t key;
     size_t position;
-    bool has = write.batch.Take(tile, i, &key, &position);
+    const bool has = write.batch.Take(tile, i, &key, &position);
     const size_t own = i * kKeysOfTile<Tile> + tile.lane();
-    const uint32_t number = has ? write.groups.NumberOf(own) : 0;
-    has = has && write.groups.Has(number);  // false if it is too late
+    const uint32_t number = has ? write.groups.numbers[own] : 0;
     const uint32_t row = has ? given[number] : kNoRow;
     const bool is_absent = has && row == kNoRow;
     const char* from = row == kNoRow ? nullptr : store.Row(row);

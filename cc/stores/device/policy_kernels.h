@@ -39,7 +39,7 @@ struct SurveyKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (i >= *groups.size) return;
+    if (!groups.Has(i)) return;
     const DeviceGroup group = groups.groups[i];
     uint32_t row;
     const uint64_t place = store.index.Find(tile, group.key, HashKey(group.key), &row);
@@ -56,7 +56,7 @@ struct SurveyKernel {
       expired[i] = place;
     }
     if (exists == nullptr || FirstAbsent(group, batch.positions, exists) < group.count) {
-      marks[group.members[0]] = 1;
+      marks[i] = 1;
     }
   }
 };
@@ -151,8 +151,7 @@ struct EvictBelowKernel : Finder {
   }
 };
 
-// For as many groups as a tile has lanes: writes the bits of each group's score at its first
-// member.
+// For as many groups as a tile has lanes: writes the bits of each group's score.
 struct ScoreKernel {
   BatchView batch;
   GroupsView groups;
@@ -162,11 +161,10 @@ struct ScoreKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const uint64_t number = i * Tile::kLanes + tile.lane();
-    if (number >= *groups.size) return;
-    const DeviceGroup group = groups.groups[number];
-    const uint64_t bits = ScoreBitsOf(batch.scores[batch.Last(group)]);
-    scores[group.members[0]] = bits;
-    falling[group.members[0]] = ~bits;
+    if (!groups.Has(number)) return;
+    const uint64_t bits = ScoreBitsOf(batch.scores[batch.Last(groups.groups[number])]);
+    scores[number] = bits;
+    falling[number] = ~bits;
   }
 };
 

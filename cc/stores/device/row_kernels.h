@@ -2,10 +2,11 @@
 // The verbs of a store in device memory on rows: a kernel per verb. Each is called for all i of a
 // launch, in any order, many at once, by all lanes of a tile. See tile.h for the rules.
 //
-// A writing verb has three steps. ProbeKernel looks up each distinct key and marks the absent keys.
-// A running sum over the marks, in batch order, numbers them. WriteKernel changes the present rows
-// and makes new rows; for an optimizer, after SumKernel (rule_kernels.h). The number decides which
-// keys find room, so a full store refuses the same keys in every order of tiles.
+// A writing verb has two steps. ProbeKernel looks up each distinct key and numbers the absent keys.
+// WriteKernel changes the present rows and makes new rows; for an optimizer, after SumKernel
+// (rule_kernels.h). If there may not be room for all, ProbeKernel only marks the absent keys, and a
+// running sum numbers them in batch order. Then the number decides which keys find room, so a full
+// store refuses the same keys in every order of tiles.
 #ifndef TF_EMBED_CC_STORES_DEVICE_ROW_KERNELS_H_
 #define TF_EMBED_CC_STORES_DEVICE_ROW_KERNELS_H_
 
@@ -31,17 +32,19 @@ inline TF_EMBED_HOST_DEVICE uint32_t FirstAbsent(const DeviceGroup& group,
   return first;
 }
 
-// For each kKeysOfTile groups: writes the row of each group, or kNoRow. Writes 1 to `marks` [batch
-// size + 1, zeros] at the first member of each absent key that is wanted. If `exists` is given,
-// only keys with a position that says "absent" are wanted. If absent keys are left to the caller,
-// none is.
+// For each kKeysOfTile groups: writes the row of each group, or kNoRow. If `exists` is given, only
+// keys with a position that says "absent" are wanted. If absent keys are left to the caller, none
+// is.
 struct ProbeKernel {
   IndexView index;
   BatchView batch;
   GroupsView groups;
   const bool* exists;
   uint32_t* rows;
-  uint32_t* marks;
+  // If `numbers_new`, the number of each absent key that is wanted, and kNoRow for the others.
+  // Otherwise 1 for the former [batch size + 1, zeros].
+  uint32_t* wanted;
+  bool numbers_new;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
@@ -49,20 +52,26 @@ struct ProbeKernel {
     const bool has = tile.lane() < kKeysOfTile<Tile> && groups.Has(g);
     const DeviceGroup group = has ? groups.groups[g] : DeviceGroup{};
     const uint32_t row = index.FindRows(tile, has, group.key);
-    if (!has) return;
-    rows[g] = row;
-    if (row == kNoRow && batch.absent == nullptr &&
-        (exists == nullptr || FirstAbsent(group, batch.positions, exists) < group.count)) {
-      // At the first member, so that the running sum numbers new keys in the order of the batch.
-      marks[group.members[0]] = 1;
+    if (has) rows[g] = row;
+    const bool is_wanted =
+        has && row == kNoRow && batch.absent == nullptr &&
+        (exists == nullptr || FirstAbsent(group, batch.positions, exists) < group.count);
+    if (!numbers_new) {
+      if (is_wanted) wanted[g] = 1;
+      return;
     }
+    uint32_t count;
+    const uint64_t number = AddTogether(tile, is_wanted, &groups.counters->new_keys, &count);
+    if (has) wanted[g] = is_wanted ? static_cast<uint32_t>(number) : kNoRow;
   }
 };
 
 // The numbers of new rows of a batch.
 struct NewRows {
-  const uint32_t* marks = nullptr;  // running sum [batch size + 1]
+  const uint32_t* marks = nullptr;  // running sum [batch size + 1], by group
   uint64_t most_rows = 0;           // bound on the store's rows
+  // Instead of the sum, if all new rows certainly have room: their numbers, by group.
+  const uint32_t* numbers = nullptr;
 
   TF_EMBED_DEVICE uint64_t Room(const StoreCounts& counts) const {
     // The store may have more rows than allowed, for example after a restore; the difference must
@@ -98,7 +107,7 @@ struct WriteKernel {
     const DeviceGroup group = groups.Get(first, number);
     // Found by an earlier launch. Nothing was inserted or erased since, so the row is still there.
     if (rows[i] != kNoRow) return Present(tile, group, rows[i]);
-    const uint32_t added = NewRowOf(group);
+    const uint32_t added = NewRowOf(i);
     if (added == kNoRow) return Absent(tile, group);
     char* const row = store.Row(added);
     // The row is not in the index yet, so no other tile of the launch can reach it while it is
@@ -118,9 +127,13 @@ struct WriteKernel {
     if (tile.lane() == 0) NotePresent<Tile>(group, row);
   }
 
-  // The parts of a lane. The row that a new key gets, or kNoRow.
-  TF_EMBED_DEVICE uint32_t NewRowOf(const DeviceGroup& group) const {
-    const uint32_t* const mark = coming.marks + group.members[0];
+  // The parts of a lane. The row that an absent key gets, or kNoRow.
+  TF_EMBED_DEVICE uint32_t NewRowOf(size_t group) const {
+    if (coming.numbers != nullptr) {
+      const uint32_t number = coming.numbers[group];
+      return number == kNoRow ? kNoRow : store.NewRow(number);
+    }
+    const uint32_t* const mark = coming.marks + group;
     const uint32_t before = mark[0];  // number of new rows before this row
     // The running sum rises after a marked key. Its number is compared with the room here, on the
     // device: the host may not know how many rows there are.
@@ -175,7 +188,8 @@ struct CommitCountsKernel {
   StoreCounts* counts;
   StoreTallies* tallies;
   NewRows coming;
-  const uint32_t* wanted;  // number of keys that wanted rows
+  const uint32_t* wanted;  // running sum [batch size + 1] of the keys that wanted rows
+  const BatchCounters* counters;
   uint64_t batch_size;
   bool swept;  // whether SweepKernel ran
   bool counts_refused;
@@ -183,6 +197,11 @@ struct CommitCountsKernel {
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t) const {
     if (tile.lane() != 0) return;
+    if (coming.numbers != nullptr) {
+      counts->Take(counters->new_keys);
+      tallies->admitted += counters->new_keys;
+      return;
+    }
     // More keys may be marked than the store has room for. WriteKernel has inserted the first keys;
     // the minimum below is their number.
     const uint64_t chosen = coming.marks[batch_size];
@@ -190,8 +209,8 @@ struct CommitCountsKernel {
     const uint64_t came = chosen < room ? chosen : room;
     counts->Take(came);
     tallies->admitted += came;
-    if (swept) counts->buckets_swept += BucketsToSweep(*wanted);
-    if (counts_refused) tallies->refused += *wanted - came;
+    if (swept) counts->buckets_swept += BucketsToSweep(wanted[batch_size]);
+    if (counts_refused) tallies->refused += wanted[batch_size] - came;
   }
 };
 
@@ -307,7 +326,7 @@ struct PlaceKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (i >= *groups.size) return;
+    if (!groups.Has(i)) return;
     const int64_t key = groups.groups[i].key;
     const uint64_t place = index.Find(tile, key, HashKey(key));
     if (tile.lane() == 0) places[i] = place;
@@ -334,16 +353,16 @@ TF_EMBED_DEVICE uint32_t EraseTogether(const Tile& tile, const StoreView& store,
   return count;
 }
 
-// For as many groups as a tile has lanes, after PlaceKernel.
+// For as many places as a tile has lanes, after PlaceKernel.
 struct EraseKernel {
   StoreView store;
-  GroupsView groups;
-  const uint64_t* places;
+  const uint64_t* places;  // [size], some of them kNoPlace
+  uint64_t size;
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
     const uint64_t number = i * Tile::kLanes + tile.lane();
-    EraseTogether(tile, store, number < *groups.size ? places[number] : IndexView::kNoPlace);
+    EraseTogether(tile, store, number < size ? places[number] : IndexView::kNoPlace);
   }
 };
 

@@ -306,6 +306,31 @@ struct GradientsView {
   }
 };
 
+// The sums that ApplyVerb reads.
+template <typename G>
+struct GroupSums {
+  using Compute = typename Number<G>::Compute;
+
+  BatchView batch;
+  GradientsView<G> gradients;
+  Compute* sums;  // [keys of a launch, dim]
+
+  // Otherwise the gradient of a key that occurs once is read in place.
+  TF_EMBED_HOST_DEVICE bool SumsOnlyRepeated() const {
+    return std::is_same_v<G, Compute> && gradients.factors == nullptr;
+  }
+  TF_EMBED_DEVICE bool WantsSum(const DeviceGroup&) const { return true; }
+  TF_EMBED_DEVICE void PutSum(const DeviceGroup& group, size_t column, Compute sum) const {
+    sums[group.slot * gradients.dim + column] = sum;
+  }
+  TF_EMBED_DEVICE const Compute* Get(const DeviceGroup& group) const {
+    if constexpr (std::is_same_v<G, Compute>) {
+      if (group.count == 1 && SumsOnlyRepeated()) return gradients.Row(batch.First(group));
+    }
+    return sums + group.slot * gradients.dim;
+  }
+};
+
 // Runs the rule on the row of a key, with the sum of its gradients in batch order. A new row begins
 // with the initial weights of its key. T: the weights; G: the gradients; R: AnyRule or OneRule.
 template <typename T, typename G, class R>
@@ -316,48 +341,23 @@ struct ApplyVerb {
   static constexpr bool kGives = false;
   static constexpr bool kNarrow = !std::is_same_v<T, Compute>;
 
-  BatchView batch;
+  GroupSums<G> sums;
   DefaultsView defaults;
-  GradientsView<G> gradients;
   RuleConstants<Compute> constants;
   WeightRounding<T> rounding;
-  Compute* sums;  // [keys of a launch, dim], by SumKernel; may be null if no key needs a sum
-  Compute* wide;  // the same shape, to compute narrow weights in
-
-  TF_EMBED_DEVICE bool IsOneGradient(const DeviceGroup& group) const {
-    // Such a gradient is read in place, without a sum.
-    return std::is_same_v<G, Compute> && group.count == 1 && gradients.factors == nullptr;
-  }
-
-  // For SumKernel.
-  TF_EMBED_DEVICE bool WantsSum(const DeviceGroup& group) const { return !IsOneGradient(group); }
-  TF_EMBED_DEVICE void PutSum(const DeviceGroup& group, size_t column, Compute sum) const {
-    sums[group.slot * gradients.dim + column] = sum;
-  }
-
-  template <class Tile>
-  TF_EMBED_DEVICE void SumAll(const Tile& tile, const DeviceGroup& group) const {
-    if (!WantsSum(group)) return;
-    for (size_t i = 0; i < gradients.template Blocks<Tile>(); ++i) {
-      gradients.Sum(tile, batch, group, i, [&](size_t j, Compute sum) { PutSum(group, j, sum); });
-    }
-  }
+  Compute* wide;  // [keys of a launch, dim], to compute narrow weights in
 
   template <class Tile>
   TF_EMBED_DEVICE void Present(const Tile& tile, const StoreView& store, const DeviceGroup& group,
                                char* row) const {
     const size_t dim = store.layout.dim;
-    const size_t own = group.slot * dim;
     Compute* const slots = reinterpret_cast<Compute*>(row + store.layout.slot_offset);
     T* const weights = reinterpret_cast<T*>(row);
-    const Compute* gradient = sums + own;
-    if constexpr (std::is_same_v<G, Compute>) {
-      if (IsOneGradient(group)) gradient = gradients.Row(batch.First(group));
-    }
+    const Compute* const gradient = sums.Get(group);
     if constexpr (kNarrow) {
       // Narrow weights are widened once and rounded once per step. In between, the rule runs in the
       // compute type.
-      Compute* const work = wide + own;
+      Compute* const work = wide + group.slot * dim;
       ForEachLane(tile, dim, [&](size_t j) { work[j] = Number<T>::Load(weights[j]); });
       R::Step(tile, constants, dim, gradient, work, slots);
       // Noise comes from the key and the step, not from a generator, so a result does not depend on
@@ -380,40 +380,66 @@ struct ApplyVerb {
   TF_EMBED_DEVICE void Absent(const Tile&, const StoreView&, const DeviceGroup&) const {}
 };
 
-// For each of `blocks` blocks of columns of each group: computes the sum of its gradients. Sums has
+// The columns that a block of tiles sums at a time.
+inline constexpr size_t kColumnsOfBlock = 32;
+
+// For each of `blocks` blocks of columns of each group: computes the sum of its gradients. See
+// LaunchBlocks. Sums has
 //     batch, gradients
+//     SumsOnlyRepeated()          whether only keys with several positions are summed
 //     WantsSum(group)             whether the sum is needed
 //     PutSum(group, column, sum)
 template <class Sums>
 struct SumKernel {
-  GroupsView groups;
-  size_t first;  // WriteKernel
-  size_t blocks;
-  Sums sums;
-  // The device handles groups with more members, because it may have a faster way.
-  uint32_t most_members = UINT32_MAX;
+  SumKernel(const GroupsView& groups, size_t first, size_t count, size_t blocks, const Sums& sums)
+      : groups(groups),
+        first(first),
+        count(count),
+        blocks(blocks),
+        only_repeated(sums.SumsOnlyRepeated()),
+        sums(sums) {}
 
+  GroupsView groups;
+  size_t first;  // the groups of this launch, as in WriteKernel
+  size_t count;
+  size_t blocks;
+  bool only_repeated;
+  Sums sums;
+
+  size_t MostTiles() const { return (only_repeated ? groups.size / 2 : count) * blocks; }
+  TF_EMBED_DEVICE size_t NumTiles() const {
+    return (only_repeated ? groups.NumRepeated() : count) * blocks;
+  }
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    const size_t number = i / blocks;
-    if (!groups.Has(first + number)) return;
-    const DeviceGroup group = groups.Get(first, number);
-    if (group.count > most_members || !sums.WantsSum(group)) return;
+    if (i >= NumTiles()) return;
+    const size_t number = only_repeated ? groups.repeated[i / blocks] : first + i / blocks;
+    if (!Has(number)) return;
+    const DeviceGroup group = groups.Get(first, number - first);
+    if (Tile::kBlocks && group.count > kFrequentCount) return;
+    if (!sums.WantsSum(group)) return;
     sums.gradients.Sum(tile, sums.batch, group, i % blocks,
                        [&](size_t j, auto sum) { sums.PutSum(group, j, sum); });
   }
-};
 
-// Sums the gradients of groups. `cost` is for a block of columns, in nanoseconds.
-template <class Device, class Sums>
-void LaunchSums(const Device& device, const ExecContext& context, size_t count, size_t keys,
-                size_t cost, const SumKernel<Sums>& kernel) {
-  if constexpr (Device::kHasLongSums) {
-    device.LaunchSums(context, count, keys, kernel);
-  } else {
-    device.Launch(context, count * kernel.blocks, cost, kernel);
+  TF_EMBED_DEVICE size_t NumForBlocks() const { return groups.counters->frequent * Slices(); }
+  template <class Block>
+  TF_EMBED_DEVICE void OnBlock(size_t i) const {
+    const size_t number = groups.frequent[i / Slices()];
+    if (!Has(number)) return;
+    const DeviceGroup group = groups.Get(first, number - first);
+    if (sums.WantsSum(group)) Block::Sum(sums, group, i % Slices());
   }
-}
+
+ private:
+  // A repeated key may belong to another launch.
+  TF_EMBED_DEVICE bool Has(size_t number) const {
+    return number - first < count && groups.Has(number);
+  }
+  TF_EMBED_DEVICE size_t Slices() const {
+    return (sums.gradients.dim + kColumnsOfBlock - 1) / kColumnsOfBlock;
+  }
+};
 
 // For each place of the index: the rule's change between steps; see AllRowsUpdate.
 template <typename T>

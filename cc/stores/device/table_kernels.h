@@ -196,7 +196,7 @@ struct AssignStatisticsKernel {
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    if (i >= *groups.size) return;
+    if (!groups.Has(i)) return;
     const DeviceGroup group = groups.groups[i];
     uint32_t row;
     const uint64_t place = store.index.Find(tile, group.key, HashKey(group.key), &row);

@@ -4,12 +4,14 @@
 // tile with many lanes that take turns.
 //
 //     kLanes             the number of lanes, a divisor of kSquareSums
+//     kBlocks            whether blocks of tiles help: LaunchBlocks (device_content.h)
 //     lane()             the number of this lane
 //     Sync()             writes of all lanes before it are visible to all after it
 //     From(x, lane)      the x of `lane`, which may differ between lanes; all lanes call it
 //     Down(x, distance)  the x of the lane `distance` above; unspecified for the last lanes
 //     Highest(x)         the largest x of a uint32
 //     Where(x)           a bit for each lane: whether its x is true
+//     Equal(x)           a bit for each lane: whether its x, a uint64, is that of this lane
 //
 // and relaxed atomics on any memory that kernels of a launch share: Load, Add, Max, Exchange and
 // CompareExchange of uint64_t. A launch sees all writes of the launches before it.
@@ -96,6 +98,7 @@ struct HostAtomics {
 // A tile of one lane.
 struct SingleTile : HostAtomics {
   static constexpr size_t kLanes = 1;
+  static constexpr bool kBlocks = false;
   size_t lane() const { return 0; }
   void Sync() const {}
   template <typename T>
@@ -108,6 +111,7 @@ struct SingleTile : HostAtomics {
   }
   uint32_t Highest(uint32_t x) const { return x; }
   uint32_t Where(bool x) const { return x ? 1 : 0; }
+  uint32_t Equal(uint64_t) const { return 1; }
 };
 
 #endif  // !defined(__CUDACC__)

@@ -187,10 +187,6 @@ class IsolatedDevice : public EmulatedDevice {
   explicit IsolatedDevice(bool in_serial = false)
       : EmulatedDevice(IsolatedMemory::Get()->device(), nullptr, in_serial) {}
 
-  Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
-    const Scope scope(IsolatedMemory::Get(), Open::kDevice);
-    return EmulatedDevice::Group(context, batch, groups);
-  }
   void Fill(const ExecContext& context, void* to, int byte, size_t bytes) const {
     const Scope scope(IsolatedMemory::Get(), Open::kDevice);
     EmulatedDevice::Fill(context, to, byte, bytes);

@@ -22,7 +22,7 @@ class Lanes {
  public:
   static constexpr size_t kCount = 16;
 
-  enum class Call : uint8_t { kNone, kSync, kFrom, kDown, kHighest, kWhere, kReturn };
+  enum class Call : uint8_t { kNone, kSync, kFrom, kDown, kHighest, kWhere, kEqual, kReturn };
 
   Lanes() : stacks_(new char[kCount * kStackBytes]) {}
 
@@ -87,6 +87,7 @@ thread_local Lanes* Lanes::running_ = nullptr;
 class LockstepTile : public HostAtomics {
  public:
   static constexpr size_t kLanes = Lanes::kCount;
+  static constexpr bool kBlocks = false;
   LockstepTile(Lanes* lanes, size_t lane) : lanes_(lanes), lane_(lane) {}
 
   size_t lane() const { return lane_; }
@@ -109,6 +110,12 @@ class LockstepTile : public HostAtomics {
     uint32_t lanes = 0;
     for (size_t lane = 0; lane < kLanes; ++lane)
       lanes |= static_cast<uint32_t>(values[lane]) << lane;
+    return lanes;
+  }
+  uint32_t Equal(uint64_t x) const {
+    const uint64_t* const values = lanes_->Meet(lane_, Lanes::Call::kEqual, x);
+    uint32_t lanes = 0;
+    for (size_t lane = 0; lane < kLanes; ++lane) lanes |= (values[lane] == x ? 1u : 0u) << lane;
     return lanes;
   }
 
@@ -136,52 +143,7 @@ class LockstepDevice : public EmulatedDevice {
   struct Order : EmulatedDevice::Order {
     explicit Order(const LockstepDevice& device) : EmulatedDevice::Order(device) {}
   };
-  explicit LockstepDevice(Allocator* allocator)
-      : EmulatedDevice(allocator), allocator_(allocator) {}
-
-  // Groups as on a GPU: a position that is not its key's first is a group of count 0, and second
-  // members can't be read.
-  static constexpr bool kHasFirsts = true;
-  class Groups : public EmulatedDevice::Groups {
-   public:
-    explicit Groups(Allocator* allocator)
-        : EmulatedDevice::Groups(allocator),
-          groups_(allocator),
-          members_(allocator),
-          numbers_(allocator) {}
-    GroupsView view() const {
-      if (size_ == 0) return EmulatedDevice::Groups::view();
-      return {groups_.data(), &size_, numbers_.data()};
-    }
-    Status KeepFirsts(size_t size) {
-      constexpr uint32_t kNone = 0xffffffffu;
-      const GroupsView all = EmulatedDevice::Groups::view();
-      TF_EMBED_RETURN_IF_ERROR(groups_.Resize(size));
-      TF_EMBED_RETURN_IF_ERROR(members_.Resize(2 * size));
-      TF_EMBED_RETURN_IF_ERROR(numbers_.Resize(size));
-      for (size_t i = 0; i < size; ++i) {
-        const DeviceGroup& group = all.groups[all.numbers[i]];
-        uint32_t* const members = members_.data() + 2 * i;
-        members[0] = static_cast<uint32_t>(i);
-        members[1] = kNone;
-        numbers_[i] = group.members[0];
-        groups_[i] = DeviceGroup{group.key, members, numbers_[i] == i ? group.count : 0};
-      }
-      size_ = static_cast<uint32_t>(size);
-      return Status();
-    }
-
-   private:
-    Buffer<DeviceGroup> groups_;
-    Buffer<uint32_t> members_;
-    Buffer<uint32_t> numbers_;
-    uint32_t size_ = 0;  // 0: all members are known
-  };
-  Groups NewGroups() const { return Groups(allocator_); }
-  Status GroupFirsts(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
-    TF_EMBED_RETURN_IF_ERROR(Group(context, batch, groups));
-    return groups->KeepFirsts(batch.size);
-  }
+  explicit LockstepDevice(Allocator* allocator) : EmulatedDevice(allocator) {}
 
   template <class Kernel>
   void Launch(const ExecContext&, size_t count, size_t, const Kernel& kernel) const {
@@ -190,9 +152,6 @@ class LockstepDevice : public EmulatedDevice {
       lanes.Run([&](size_t lane) { kernel(LockstepTile(&lanes, lane), i); }, i % 2 == 0);
     }
   }
-
- private:
-  Allocator* allocator_;
 };
 
 }  // namespace

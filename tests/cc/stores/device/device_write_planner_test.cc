@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "cc/stores/device/device_groups.h"
 #include "cc/stores/device/emulated_device.h"
 #include "gtest/gtest.h"
 
@@ -28,8 +29,8 @@ class DeviceWritePlannerTest : public testing::Test {
   std::vector<int64_t> Survey(const std::vector<int64_t>& keys, Admits admits = Admits::kCounted,
                               const bool* exists = nullptr) {
     batch_ = KeyBatch{keys.data(), keys.size(), nullptr};
-    groups_ = std::make_unique<EmulatedDevice::Groups>(device_.NewGroups());
-    EXPECT_TRUE(device_.Group(context_, batch_, groups_.get()).ok());
+    groups_ = std::make_unique<DeviceGroups<EmulatedDevice>>(device_, context_);
+    EXPECT_TRUE(groups_->Build(batch_).ok());
     rows_.assign(keys.size(), 0);
     wanted_.assign(keys.size() + 1, 0);
     planner_ = std::make_unique<DeviceWritePlanner<EmulatedDevice>>(
@@ -69,7 +70,7 @@ class DeviceWritePlannerTest : public testing::Test {
   StoreTallies tallies_;
   std::atomic<uint64_t> held_back_{0};
   KeyBatch batch_;
-  std::unique_ptr<EmulatedDevice::Groups> groups_;
+  std::unique_ptr<DeviceGroups<EmulatedDevice>> groups_;
   std::unique_ptr<DeviceWritePlanner<EmulatedDevice>> planner_;
   std::vector<uint32_t> rows_, wanted_, coming_;
 };

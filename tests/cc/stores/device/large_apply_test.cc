@@ -178,8 +178,8 @@ class WatchingAllocator final : public Allocator {
 };
 
 TEST(ScratchMemory, IsForOneLaunchOfAnApply) {
-  constexpr size_t kDim = 64, kKeys = 400000;
-  static_assert(kKeys * kDim * sizeof(float) > 3 * kScratchBytes, "far more than one launch has");
+  constexpr size_t kDim = 64, kKeys = 350000;
+  static_assert(kKeys * kDim * sizeof(float) > 2 * kScratchBytes, "far more than one launch has");
   WatchingAllocator allocator;
   StoreOptions options;
   options.dim = kDim;
