@@ -2,9 +2,9 @@
 // FindEach, FindPooledEach and ApplyEach: a verb on many tables, each with its own keys. LinkRows
 // and LinkPooled tie what a lookup of many gives to the token of one table.
 //
-// On the CPU, the verbs of many tables run at once on the threads of the pool, on tables that the
-// op holds (HeldTables). Tables that can't be held come first, one after the other. Tables on a GPU
-// follow each other on its stream, except that a pooled lookup is one launch for all of them.
+// The op holds the tables (HeldTables). On the CPU, the verbs of many tables run at once on the
+// threads of the pool. On a GPU, their launches are made together (LaunchQueue). Tables that can't
+// be held come first, one after the other.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -61,6 +61,7 @@ class EachTableOp : public StatusOp {
     }
 
     size_t size() const { return tables_.size(); }
+    bool on_device() const { return context_->op_device_context() != nullptr; }
     TableResource* operator[](size_t i) const { return tables_[i].get(); }
     bool ok(size_t i) const { return statuses_[i].ok(); }
     TableInputs inputs(size_t i) const { return TableInputs(context_, i, size()); }
@@ -86,7 +87,7 @@ class EachTableOp : public StatusOp {
    private:
     absl::Status LookUp(size_t i, int64_t dim) {
       TF_RETURN_IF_ERROR(LookUpTable(context_, inputs(i)[0], "tables", &tables_[i]));
-      if (context_->op_device_context() != nullptr && !tables_[i]->is_on_device()) {
+      if (on_device() && !tables_[i]->is_on_device()) {
         return InvalidArgumentError("`tables` of an op on a GPU must be on it too.");
       }
       return CheckDim(*tables_[i], dim);
@@ -102,7 +103,8 @@ class EachTableOp : public StatusOp {
   // Makes, reads and runs the parts of the tables. `make(i)` returns an object with these methods:
   //
   //     absl::Status Read(const TableInputs& inputs)   in the thread of the op
-  //     bool CanBeHeld(), size_t num_keys()            after Read
+  //     bool CanBeHeld()                               after Read
+  //     const KeysInput& keys()
   //     absl::Status Run(const ExecContext& exec)      in any thread
   template <typename Make>
   static absl::Status RunEach(const ExecContext& exec, Held held, size_t key_cost, const Make& make,
@@ -114,6 +116,8 @@ class EachTableOp : public StatusOp {
     std::vector<Waiting> waiting;
     std::vector<const Table*> taken;
     size_t num_keys = 0;
+    const bool on_device = tables->on_device();
+    const bool together = on_device ? tables->size() > 1 : AreManyTables(tables->size());
     for (size_t i = 0; i < tables->size(); ++i) {
       decltype(make(i)) part;
       bool waits = false;
@@ -122,11 +126,14 @@ class EachTableOp : public StatusOp {
       tables->Run(i, [&] {
         part = make(i);
         TF_RETURN_IF_ERROR(part->Read(tables->inputs(i)));
-        waits = AreManyTables(tables->size()) && (*tables)[i]->can_be_held() && part->CanBeHeld();
+        // On a GPU, keys of 32 bits are on the host. On the CPU, a table on a GPU would wait for it
+        // in a thread of the pool.
+        waits = together && (*tables)[i]->can_be_held() && part->CanBeHeld() &&
+                part->keys().batch().on_device == (*tables)[i]->is_on_device();
         return waits ? absl::OkStatus() : part->Run(exec);
       });
       if (!waits) continue;  // the part gives its locks back
-      num_keys += part->num_keys();
+      num_keys += part->keys().size();
       taken.push_back((*tables)[i]);
       waiting.push_back({i, std::move(part)});
     }
@@ -137,6 +144,7 @@ class EachTableOp : public StatusOp {
       tables->Run(waiting[k].number, [&] { return waiting[k].part->Run(each); });
       return Status();  // each table has its own
     };
+    if (on_device) return TogetherOnGpu(exec.Holding(held), waiting.size(), run);
     return ForEachTable(exec.Holding(held), waiting.size(), num_keys, key_cost, run);
   }
 
@@ -174,7 +182,7 @@ class FindEachOp final : public EachTableOp {
     Part(TableResource* table, bool training) : lookup_(table), training_(training) {}
     absl::Status Read(const TableInputs& inputs) { return lookup_.Read(inputs, KeyUse::kRead); }
     bool CanBeHeld() const { return true; }
-    size_t num_keys() const { return lookup_.keys.size(); }
+    const KeysInput& keys() const { return lookup_.keys; }
     absl::Status Run(const ExecContext& exec) const {
       return ToTensorFlow(lookup_.table->Find(WithTraining(exec, training_), lookup_.keys.batch(),
                                               lookup_.defaults, lookup_.values->data(), nullptr));
@@ -225,7 +233,7 @@ class ApplyEachOp final : public EachTableOp {
     bool CanBeHeld() const {
       return trained_ && step_.table->HasRuleAndInitialValues(step_.rule.slots);
     }
-    size_t num_keys() const { return step_.keys.size(); }
+    const KeysInput& keys() const { return step_.keys; }
     absl::Status Run(const ExecContext& exec) const {
       return trained_ ? step_.Run(exec) : absl::OkStatus();
     }

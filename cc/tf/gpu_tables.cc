@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cc/tf/gpu_tables.h"
 
+#include <utility>
+
+#include "cc/stores/device/launch_queue.h"
 #include "cc/tf/table_resource.h"
 
 namespace tf_embed {
@@ -27,6 +30,20 @@ absl::Status FindPooledOnGpu(const ExecContext& exec, const std::vector<const Ta
   }
   if (first == nullptr) return absl::OkStatus();
   return ToTensorFlow(first->FindPooled(exec, together.data(), together.size()));
+}
+
+absl::Status TogetherOnGpu(const ExecContext& exec, size_t count,
+                           absl::FunctionRef<Status(const ExecContext& exec, size_t i)> work) {
+  LaunchQueue queue(count);
+  ExecContext each = exec;
+  each.queue = &queue;
+  Status status;
+  for (size_t i = 0; i < count && status.ok(); ++i) {
+    queue.NextStore();
+    status = work(each, i);
+  }
+  const Status launched = queue.Finish(exec);
+  return ToTensorFlow(status.ok() ? launched : std::move(status));
 }
 
 absl::Status WithMemoryAdvice(absl::Status status) {

@@ -11,7 +11,9 @@
 
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "cc/core/base/exec_context.h"
 #include "cc/core/pooling/pooled_find.h"
 #include "cc/core/table/table.h"
 #include "cc/stores/device/device_key_sums.h"
@@ -35,6 +37,11 @@ inline DeviceStore* OnDevice(const Table& table) {
 // separately, and in all others together.
 absl::Status FindPooledOnGpu(const ExecContext& exec, const std::vector<const Table*>& tables,
                              const std::vector<PooledFind>& finds);
+
+// Calls work(context, i) for each i in [0, count), verbs of tables on a GPU that the caller holds,
+// and makes their launches together.
+absl::Status TogetherOnGpu(const ExecContext& exec, size_t count,
+                           absl::FunctionRef<Status(const ExecContext& exec, size_t i)> work);
 
 // Adds advice on saving GPU memory to an out-of-memory status; returns others unchanged.
 absl::Status WithMemoryAdvice(absl::Status status);

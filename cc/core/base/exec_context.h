@@ -13,6 +13,8 @@
 
 namespace tf_embed {
 
+class LaunchQueue;
+
 // A moment is a step and a time: the number of the caller's step, which is the same whenever the
 // same steps are run, and the time of day, in milliseconds since 1970. The caller defines its
 // epoch, such as a number of steps.
@@ -101,6 +103,9 @@ struct ExecContext {
   bool rows_on_device = false;
 
   Held held = Held::kNothing;
+
+  // Where launches wait for those of other stores on the device; null: they are made at once.
+  LaunchQueue* queue = nullptr;
 
   // Runs everything in the calling thread. Locks are checked as with a pool, so that a test without
   // threads finds the same errors.

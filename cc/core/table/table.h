@@ -146,9 +146,9 @@ class Table {
   uint64_t number() const { return number_; }
   bool is_on_device() const { return device() >= 0; }
   // Whether HeldTables takes the table. Strings have a lock of their own, tiers move rows under
-  // locks that a holder would keep, and a device or a server runs one verb after the other anyway.
+  // locks that a holder would keep, and a server runs one verb after the other anyway.
   bool can_be_held() const {
-    return !has_string_keys() && !has_string_values() && !is_on_device() && !is_shared() &&
+    return !has_string_keys() && !has_string_values() && !is_shared() &&
            store(0)->tiers() == nullptr;
   }
   // The stores [num_shards()] for arrays in the memory of the device, or on the host.

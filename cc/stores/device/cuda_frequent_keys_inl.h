@@ -33,15 +33,15 @@ class FrequentOrder {
     for (uint64_t first = 0; first < made.size; first += uint64_t{kWords} * 32) {
       const uint64_t size = made.size - first;
       const unsigned words = size < kWords * 32 ? static_cast<unsigned>(size + 31) / 32 : kWords;
-      for (unsigned w = threadIdx.x; w < words; w += kThreadsOfBlockOfBlock) bits[w] = 0;
+      for (unsigned w = threadIdx.x; w < words; w += kThreadsOfBlock) bits[w] = 0;
       __syncthreads();
-      for (uint32_t k = threadIdx.x; k < group.count; k += kThreadsOfBlockOfBlock) {
+      for (uint32_t k = threadIdx.x; k < group.count; k += kThreadsOfBlock) {
         const uint64_t at = from[k] - first;  // wraps around before the window
         if (at < uint64_t{kWords} * 32) atomicOr(&bits[at / 32], 1u << at % 32);
       }
       __syncthreads();
       // A thread has consecutive words.
-      const unsigned own = (words + kThreadsOfBlock - 1) / kThreads;
+      const unsigned own = (words + kThreadsOfBlock - 1) / kThreadsOfBlock;
       const unsigned low = min(threadIdx.x * own, words);
       const unsigned high = min(low + own, words);
       uint32_t count = 0;

@@ -22,6 +22,7 @@
 #include "cc/stores/device/device_store.h"
 #include "cc/stores/device/device_store_inl.h"
 #include "cc/stores/device/host_access_store.h"
+#include "cc/stores/device/launch_queue.h"
 
 namespace tf_embed {
 namespace {
@@ -87,6 +88,9 @@ inline constexpr bool kFitsOneGrid =
     std::is_same_v<Kernel, FindKernel> || std::is_same_v<Kernel, FindPlainKernel> ||
     std::is_same_v<Kernel, FindPointersKernel> || std::is_same_v<Kernel, ContainsKernel> ||
     std::is_same_v<Kernel, ProbeKernel>;
+
+template <class Kernel>
+inline constexpr bool kFitsOneGrid<Together<Kernel>> = kFitsOneGrid<Kernel>;
 
 template <class Kernel>
 __global__ void __launch_bounds__(kThreads)
@@ -389,7 +393,8 @@ Status NewDeviceStore(const StoreOptions& options, const DeviceOptions& device,
                                "): its driver has no memory pools, as those of GPUs that virtual "
                                "machines share may have none.");
   }
-  return DeviceStoreImpl<CudaDevice>::Create(options, device, CudaDevice(device.device), store);
+  using Device = QueuedDevice<CudaDevice>;
+  return DeviceStoreImpl<Device>::Create(options, device, Device(device.device), store);
 }
 
 }  // namespace tf_embed

@@ -60,6 +60,7 @@
 #include "cc/stores/device/device_write_planner.h"
 #include "cc/stores/device/find_kernels.h"
 #include "cc/stores/device/find_or_insert_kernels.h"
+#include "cc/stores/device/launch_queue.h"
 #include "cc/stores/device/pooled_kernels.h"
 #include "cc/stores/device/row_kernels.h"
 #include "cc/stores/device/rule_kernels.h"
@@ -291,7 +292,12 @@ class DeviceStoreImpl final : public DeviceStore,
   Status Launched(const ExecContext& context, uint64_t keys) {
     TF_EMBED_RETURN_IF_ERROR(device_.Check(context));
     const bool has_room = content_->row_bound.most() + kAhead * keys <= content_->room();
-    if (!has_room && !content_->full()) content_->RequestRowCount(context);
+    if (has_room || content_->full()) return Status();
+    if (context.queue == nullptr) {
+      content_->RequestRowCount(context);
+    } else {
+      context.queue->AtEnd([this](const ExecContext& now) { content_->RequestRowCount(now); });
+    }
     return Status();
   }
   DeviceWritePlanner<Device> PlannerOf(const ExecContext& context) {

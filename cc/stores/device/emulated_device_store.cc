@@ -5,14 +5,15 @@
 #include "cc/stores/device/device_split_inl.h"
 #include "cc/stores/device/device_store_inl.h"
 #include "cc/stores/device/emulated_device.h"
+#include "cc/stores/device/launch_queue.h"
 
 namespace tf_embed {
 
 Status NewEmulatedDeviceStore(const StoreOptions& options, const DeviceOptions& device,
                               std::unique_ptr<Store>* store, Allocator* pinned) {
-  return DeviceStoreImpl<EmulatedDevice>::Create(
-      options, device, EmulatedDevice(options.allocator, pinned, /*in_serial=*/options.is_cache),
-      store);
+  using Device = QueuedDevice<EmulatedDevice>;
+  return DeviceStoreImpl<Device>::Create(
+      options, device, Device(options.allocator, pinned, /*in_serial=*/options.is_cache), store);
 }
 
 std::unique_ptr<DeviceSplit> NewEmulatedDeviceSplit(Allocator* allocator) {

@@ -23,6 +23,7 @@ void LaunchLookups(const Device& device, const ExecContext& context, size_t keys
 }
 
 struct FindKernel {
+  using MayWait = void;
   StoreView store;
   BatchView batch;
   DefaultsView defaults;
@@ -78,6 +79,7 @@ struct FindKernel {
 // FindKernel without slots and random defaults. It needs two thirds of the registers, so more tiles
 // run at a time.
 struct FindPlainKernel {
+  using MayWait = void;
   FindKernel find;
 
   template <class Tile>

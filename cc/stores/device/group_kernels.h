@@ -34,6 +34,7 @@ struct alignas(16) ClaimedPlace {
 
 // For as many positions as a tile has lanes.
 struct ClaimKernel {
+  using MayWait = void;
   const int64_t* keys;
   uint64_t size;
   uint64_t salt;         // keeps chosen keys from making it slow
@@ -98,6 +99,7 @@ struct GroupsInProgress {
 
 // For as many positions as a tile has lanes.
 struct MakeGroupsKernel {
+  using MayWait = void;
   GroupsInProgress made;
 
   template <class Tile>
@@ -153,6 +155,7 @@ struct MakeGroupsKernel {
 
 // For as many positions as a tile has lanes.
 struct ScatterKernel {
+  using MayWait = void;
   GroupsInProgress made;
 
   template <class Tile>
@@ -168,6 +171,7 @@ struct ScatterKernel {
 
 // For each repeated key: orders its positions. See LaunchBlocks.
 struct OrderKernel {
+  using MayWait = void;
   GroupsInProgress made;
 
   TF_EMBED_DEVICE size_t NumTiles() const {

@@ -36,6 +36,7 @@ inline TF_EMBED_HOST_DEVICE uint32_t FirstAbsent(const DeviceGroup& group,
 // keys with a position that says "absent" are wanted. If absent keys are left to the caller, none
 // is.
 struct ProbeKernel {
+  using MayWait = void;
   IndexView index;
   BatchView batch;
   GroupsView groups;
@@ -90,6 +91,7 @@ struct NewRows {
 //                                        (find_or_insert_kernels.h)
 template <class Verb>
 struct WriteKernel {
+  using MayWait = void;
   StoreView store;
   BatchView batch;
   GroupsView groups;
@@ -185,6 +187,7 @@ inline TF_EMBED_HOST_DEVICE uint64_t BucketsToSweep(uint64_t new_keys) {
 
 // Counts the new rows of a batch once they are made. For a single tile.
 struct CommitCountsKernel {
+  using MayWait = void;
   StoreCounts* counts;
   StoreTallies* tallies;
   NewRows coming;

@@ -391,6 +391,7 @@ inline constexpr size_t kColumnsOfBlock = 32;
 //     PutSum(group, column, sum)
 template <class Sums>
 struct SumKernel {
+  using MayWait = void;
   SumKernel(const GroupsView& groups, size_t first, size_t count, size_t blocks, const Sums& sums)
       : groups(groups),
         first(first),

@@ -13,6 +13,7 @@
 #include "cc/stores/device/device_split_inl.h"
 #include "cc/stores/device/device_store_inl.h"
 #include "cc/stores/device/emulated_device.h"
+#include "cc/stores/device/launch_queue.h"
 
 namespace tf_embed {
 namespace {
@@ -224,8 +225,9 @@ Status NewIsolatedStore(const StoreOptions& options, const DeviceOptions& device
                         std::unique_ptr<Store>* store) {
   StoreOptions on_host = options;
   on_host.allocator = IsolatedMemory::Get()->host();
-  return DeviceStoreImpl<IsolatedDevice>::Create(
-      on_host, device, IsolatedDevice(/*in_serial=*/options.is_cache), store);
+  using Device = QueuedDevice<IsolatedDevice>;
+  return DeviceStoreImpl<Device>::Create(on_host, device, Device(/*in_serial=*/options.is_cache),
+                                         store);
 }
 
 std::unique_ptr<DeviceSplit> NewIsolatedSplit() {

@@ -13,6 +13,7 @@
 #include "cc/stores/device/device_split_inl.h"
 #include "cc/stores/device/device_store_inl.h"
 #include "cc/stores/device/emulated_device.h"
+#include "cc/stores/device/launch_queue.h"
 
 namespace tf_embed {
 namespace {
@@ -166,8 +167,8 @@ bool HasLockstep() {
 
 Status NewLockstepStore(const StoreOptions& options, const DeviceOptions& device,
                         std::unique_ptr<Store>* store) {
-  return DeviceStoreImpl<LockstepDevice>::Create(options, device, LockstepDevice(options.allocator),
-                                                 store);
+  using Device = QueuedDevice<LockstepDevice>;
+  return DeviceStoreImpl<Device>::Create(options, device, Device(options.allocator), store);
 }
 
 std::unique_ptr<DeviceSplit> NewLockstepSplit() {

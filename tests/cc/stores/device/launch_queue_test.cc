@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Verbs of many stores with a LaunchQueue beside the same verbs one after the other, and how often
+// a step calls the device.
+#include "cc/stores/device/launch_queue.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc/stores/device/device_store_inl.h"
+#include "cc/stores/device/emulated_device.h"
+#include "cc/stores/device/host_access_store.h"
+#include "tests/cc/support/contract_stores.h"
+#include "tests/cc/support/on_device.h"
+
+namespace tf_embed {
+namespace {
+
+// What a step has of a store.
+struct Step {
+  Step(DeviceMemory* memory, size_t size, size_t dim)
+      : keys(memory, std::vector<int64_t>(size)),
+        gradients(memory, std::vector<float>(size * dim)),
+        rows(memory, std::vector<float>(size * dim)) {
+    batch.keys = keys.data();
+    batch.size = size;
+  }
+  Status Find(const ExecContext& context, Store* store) const {
+    return store->Find(context, batch, DefaultRows(), rows.data(), nullptr, {});
+  }
+  Status Apply(const ExecContext& context, Store* store, const Rule& rule) const {
+    return store->Apply(context, batch, gradients.data(), DataType::kFloat, rule);
+  }
+
+  OnDevice<int64_t> keys;
+  OnDevice<float> gradients;
+  OnDevice<float> rows;
+  KeyBatch batch;
+};
+
+class LaunchQueueTest : public testing::TestWithParam<DeviceKind> {
+ protected:
+  static constexpr size_t kBatch = 400;
+
+  // A store of each pair, and what it is trained by.
+  struct Pair {
+    std::unique_ptr<Store> together, alone;
+    Rule rule;
+    std::unique_ptr<Step> step;
+  };
+
+  void Add(RuleKind rule, size_t dim, const RowPolicy& policy = RowPolicy()) {
+    StoreOptions options;
+    options.dim = dim;
+    options.initializer = UniformInitializer();
+    options.policy = policy;
+    Pair pair;
+    pair.rule = MakeRule(rule, dim);
+    for (std::unique_ptr<Store>* const store : {&pair.together, &pair.alone}) {
+      ASSERT_TRUE(GetParam().new_store(options, DeviceOptions(), store).ok());
+    }
+    pair.step = std::make_unique<Step>(GetParam().memory, kBatch, dim);
+    pairs.push_back(std::move(pair));
+  }
+
+  // Runs verb(context, pair, store) on all stores together and on each alone, and compares the rows
+  // that are found.
+  using Verb = std::function<Status(const ExecContext& context, const Pair& pair, Store* store)>;
+  void Run(const Verb& verb, bool finds) {
+    std::vector<std::vector<float>> wanted;
+    for (const Pair& pair : pairs) {
+      ASSERT_TRUE(verb(context, pair, pair.alone.get()).ok());
+      wanted.push_back(pair.step->rows.Values());
+    }
+    LaunchQueue queue(pairs.size());
+    ExecContext queued = context;
+    queued.queue = &queue;
+    for (const Pair& pair : pairs) {
+      queue.NextStore();
+      ASSERT_TRUE(verb(queued, pair, pair.together.get()).ok());
+    }
+    ASSERT_TRUE(queue.Finish(queued).ok());
+    for (size_t i = 0; finds && i < pairs.size(); ++i) {
+      ExpectSameBits(wanted[i], pairs[i].step->rows.Values(), "rows of a lookup");
+    }
+  }
+
+  ExecContext context = ExecContext::Serial();
+  std::vector<Pair> pairs;
+};
+
+// Few keys that are frequent, and new keys in each step.
+std::vector<int64_t> Keys(size_t size, int step, Random* random) {
+  std::vector<int64_t> keys = RandomKeys(size, 0, 300, random);
+  for (size_t i = 0; i < size; i += 2) keys[i] = 7;
+  for (size_t i = 1; i < size; i += 6) keys[i] = 1000 * step + static_cast<int64_t>(i);
+  return keys;
+}
+
+TEST_P(LaunchQueueTest, GivesTheRowsOfSingleVerbs) {
+  RowPolicy bounded;
+  bounded.max_rows = 200;
+  Add(RuleKind::kSgd, 4);
+  Add(RuleKind::kAdam, 8);
+  Add(RuleKind::kAdam, 33);
+  Add(RuleKind::kFtrl, 4);
+  Add(RuleKind::kAdagrad, 8, bounded);  // waits for nothing, but needs launches of its own
+  Add(RuleKind::kSgd, 4);
+  ASSERT_FALSE(HasFatalFailure());
+  Random random(5);
+  const auto find = [](const ExecContext& each, const Pair& pair, Store* store) {
+    return pair.step->Find(each, store);
+  };
+  const auto apply = [](const ExecContext& each, const Pair& pair, Store* store) {
+    return pair.step->Apply(each, store, pair.rule);
+  };
+  context.training = true;
+  for (int step = 1; step <= 6; ++step) {
+    context.now.step = static_cast<uint64_t>(step);
+    for (Pair& pair : pairs) {
+      pair.rule.step = step;
+      pair.step->keys.Write(Keys(kBatch, step, &random));
+      pair.step->gradients.Write(
+          RandomValues<float>(kBatch * pair.together->options().dim, &random));
+    }
+    ASSERT_NO_FATAL_FAILURE(Run(find, true));
+    ASSERT_NO_FATAL_FAILURE(Run(apply, false));
+    ASSERT_NO_FATAL_FAILURE(Run(find, true));
+    for (const Pair& pair : pairs) ASSERT_EQ(pair.alone->size(), pair.together->size());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, LaunchQueueTest, testing::ValuesIn(ContractDevices()),
+                         NameOfDevice);
+
+// Counts what would be calls of a driver.
+struct Calls {
+  int launches = 0;
+  int fills = 0;
+  int copies = 0;
+  bool operator==(const Calls& other) const {
+    return launches == other.launches && fills == other.fills && copies == other.copies;
+  }
+};
+void PrintTo(const Calls& calls, std::ostream* out) {
+  *out << calls.launches << " launches, " << calls.fills << " fills, " << calls.copies << " copies";
+}
+
+class CountingDevice : public EmulatedDevice {
+ public:
+  explicit CountingDevice(Calls* calls) : EmulatedDevice(HostAllocator()), calls_(calls) {}
+  struct Order : EmulatedDevice::Order {
+    explicit Order(const CountingDevice& device) : EmulatedDevice::Order(device) {}
+  };
+
+  template <class Kernel>
+  void Launch(const ExecContext& context, size_t count, size_t cost, const Kernel& kernel) const {
+    ++calls_->launches;
+    EmulatedDevice::Launch(context, count, cost, kernel);
+  }
+  void Fill(const ExecContext& context, void* to, int byte, size_t bytes) const {
+    ++calls_->fills;
+    EmulatedDevice::Fill(context, to, byte, bytes);
+  }
+  void CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) const {
+    ++calls_->copies;
+    EmulatedDevice::CopyIn(context, host, bytes, device);
+  }
+  void CopyOut(const ExecContext& context, const void* device, size_t bytes, void* host) const {
+    ++calls_->copies;
+    EmulatedDevice::CopyOut(context, device, bytes, host);
+  }
+  void CopyLater(const ExecContext& context, const void* device, size_t bytes, void* host) const {
+    ++calls_->copies;
+    EmulatedDevice::CopyLater(context, device, bytes, host);
+  }
+  Status RunningSum(const ExecContext& context, uint32_t* numbers, size_t count) const {
+    calls_->launches += 2;  // of CUB
+    return EmulatedDevice::RunningSum(context, numbers, count);
+  }
+
+ private:
+  Calls* calls_;
+};
+
+// The calls of a lookup and of a step of some stores with room for their rows.
+void CountCalls(size_t num_stores, Calls* find, Calls* apply) {
+  constexpr size_t kSize = 500, kDim = 16;
+  Calls calls;
+  using Device = QueuedDevice<CountingDevice>;
+  std::vector<std::unique_ptr<Store>> stores(num_stores);
+  std::vector<std::unique_ptr<Step>> steps;
+  Random random(5);
+  for (std::unique_ptr<Store>& store : stores) {
+    StoreOptions options;
+    options.dim = kDim;
+    options.init_size = 20 * kSize;
+    ASSERT_TRUE(
+        DeviceStoreImpl<Device>::Create(options, DeviceOptions(), Device(&calls), &store).ok());
+    steps.push_back(std::make_unique<Step>(EmulatedDeviceMemory(), kSize, kDim));
+    steps.back()->keys.Write(Keys(kSize, 1, &random));
+  }
+  const auto run = [&](const auto& verb) {
+    calls = Calls();
+    LaunchQueue queue(num_stores);
+    ExecContext context = ExecContext::Serial();
+    if (num_stores > 1) context.queue = &queue;
+    for (size_t i = 0; i < num_stores; ++i) {
+      queue.NextStore();
+      EXPECT_TRUE(verb(context, *steps[i], stores[i].get()).ok());
+    }
+    EXPECT_TRUE(queue.Finish(context).ok());
+    return calls;
+  };
+  for (int round = 0; round < 2; ++round) {
+    *find = run([](const ExecContext& context, const Step& step, Store* store) {
+      return step.Find(context, store);
+    });
+    *apply = run([](const ExecContext& context, const Step& step, Store* store) {
+      return step.Apply(context, store, MakeRule(RuleKind::kAdagrad, kDim));
+    });
+  }
+}
+
+TEST(CallsOfTheDevice, AreFewInAStep) {
+  Calls find, apply;
+  CountCalls(1, &find, &apply);
+  EXPECT_EQ((Calls{1, 0, 0}), find);
+  // Four for the groups of equal keys, a lookup, sums, rows, the number of rows.
+  EXPECT_EQ((Calls{8, 1, 0}), apply);
+  CountCalls(26, &find, &apply);
+  EXPECT_EQ((Calls{2, 0, 0}), find) << "a launch carries about 16 stores";
+  EXPECT_EQ((Calls{10, 0, 0}), apply);
+}
+
+}  // namespace
+}  // namespace tf_embed
