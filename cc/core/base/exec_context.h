@@ -83,7 +83,9 @@ struct ExecContext {
   ParallelFor parallel_for;
 
   // For devices: the stream on which the caller's arrays are ready and the verb's results will be;
-  // null: the device's default stream. Stores without streams ignore it.
+  // null: the device's default stream. Stores without streams ignore it. Verbs on another stream
+  // wait for the work of this stream, so it outlives the last verb of the stores that it was used
+  // with, but not necessarily the stores.
   void* stream = nullptr;
 
   // A store keeps its statistics by these two; see row_policy.h.

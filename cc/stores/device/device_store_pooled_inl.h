@@ -22,20 +22,18 @@ template <class Device>
 class DeviceStoreImpl<Device>::ReadingMany {
  public:
   // REQUIRES: the caller holds the content of `stores`, which outlive this object.
-  ReadingMany(const HeldStores& stores, const ExecContext& context)
-      : stores_(stores), context_(context) {
+  ReadingMany(const HeldStores& stores, const ExecContext& context) : stores_(stores) {
     for (size_t i = 0; i < stores_.size(); ++i) {
       // HeldStores took the content locks in the order of store numbers, and lists the stores in
       // that order, so these locks follow it too.
       if (Store(i)->options_.is_cache) Store(i)->gate_.lock_shared();
-      Store(i)->order_.BeginRead(context_);
+      Store(i)->order_.BeginRead(context);
     }
   }
   ReadingMany(const ReadingMany&) = delete;
   ReadingMany& operator=(const ReadingMany&) = delete;
   ~ReadingMany() {
     for (size_t i = stores_.size(); i-- > 0;) {
-      Store(i)->order_.EndRead(context_);
       if (Store(i)->options_.is_cache) Store(i)->gate_.unlock_shared();
     }
   }
@@ -46,7 +44,6 @@ class DeviceStoreImpl<Device>::ReadingMany {
   }
 
   const HeldStores& stores_;
-  const ExecContext& context_;
 };
 
 template <class Device>

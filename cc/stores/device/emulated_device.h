@@ -49,9 +49,8 @@ class EmulatedDevice {
   struct Order {
     explicit Order(const EmulatedDevice&) {}
     void BeginRead(const ExecContext&) {}
-    void EndRead(const ExecContext&) {}
     void BeginWrite(const ExecContext&) {}
-    void EndWrite(const ExecContext&) {}
+    void WaitForAll(const ExecContext&) {}
   };
 
   // See CudaDevice. Here the copy arrives at once.

@@ -99,10 +99,10 @@ class GpuStreams : public testing::Test {
   }
   void TearDown() override {
     EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
-    store.reset();
     for (ExecContext& context : contexts) {
       cudaStreamDestroy(static_cast<cudaStream_t>(context.stream));
     }
+    store.reset();  // a store may outlive its streams
   }
   KeyBatch All() {
     KeyBatch batch;
@@ -110,14 +110,15 @@ class GpuStreams : public testing::Test {
     batch.size = kKeys;
     return batch;
   }
+  void ExpectOrder(size_t (*writes)(size_t step), size_t (*reads)(size_t step));
 
   ExecContext contexts[kStreams];
   GpuArray<int64_t> keys{KeysFrom(0, kKeys)};
   std::unique_ptr<Store> store;
 };
 
-// Successive steps are on different streams, and the host waits for no stream.
-TEST_F(GpuStreams, AVerbSeesWhatVerbsOfOtherStreamsWroteBefore) {
+// Each step writes on one stream and reads on another, and the host waits for no stream.
+void GpuStreams::ExpectOrder(size_t (*writes)(size_t step), size_t (*reads)(size_t step)) {
   constexpr size_t kSteps = 40;
   GpuArray<float> gradients(std::vector<float>(kKeys * kDim, -1.0f));
   std::vector<std::unique_ptr<GpuArray<float>>> found;
@@ -125,13 +126,11 @@ TEST_F(GpuStreams, AVerbSeesWhatVerbsOfOtherStreamsWroteBefore) {
   rule.learning_rate = 1.0;
   for (size_t step = 0; step < kSteps; ++step) {
     ASSERT_TRUE(
-        store->Apply(contexts[step % kStreams], All(), gradients.data(), DataType::kFloat, rule)
-            .ok());
+        store->Apply(contexts[writes(step)], All(), gradients.data(), DataType::kFloat, rule).ok());
     found.push_back(std::make_unique<GpuArray<float>>(kKeys * kDim));
-    ASSERT_TRUE(store
-                    ->Find(contexts[(step + 1) % kStreams], All(), DefaultRows(),
-                           found.back()->data(), nullptr, {})
-                    .ok());
+    ASSERT_TRUE(
+        store->Find(contexts[reads(step)], All(), DefaultRows(), found.back()->data(), nullptr, {})
+            .ok());
   }
   ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
   for (size_t step = 0; step < kSteps; ++step) {
@@ -140,6 +139,15 @@ TEST_F(GpuStreams, AVerbSeesWhatVerbsOfOtherStreamsWroteBefore) {
       ASSERT_EQ(static_cast<float>(step + 1), rows[i]) << "step " << step << ", value " << i;
     }
   }
+}
+
+TEST_F(GpuStreams, AVerbSeesWhatVerbsOfOtherStreamsWroteBefore) {
+  ExpectOrder([](size_t step) { return step % kStreams; },
+              [](size_t step) { return (step + 1) % kStreams; });
+}
+
+TEST_F(GpuStreams, AWriteWaitsForReadsOfOtherStreams) {
+  ExpectOrder([](size_t) { return size_t{0}; }, [](size_t step) { return 1 + step % 2; });
 }
 
 // Each thread has a stream. A thread writes rows of equal values, and the others read them.
