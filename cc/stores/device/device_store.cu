@@ -108,6 +108,10 @@ class CudaDevice {
  public:
   using Tile = CudaTile;
 
+  struct Current : OnGpu {
+    explicit Current(const CudaDevice& device) : OnGpu(device.device_) {}
+  };
+
   // Reads wait for the last write, and a write waits for all reads since; both wait on the device.
   // Verbs of one stream are in order anyway, so an event is recorded only when a verb comes on
   // another stream. It is then recorded on the stream of the earlier verb, after work that was

@@ -21,6 +21,7 @@ DeviceStoreImpl<Device>::~DeviceStoreImpl() {
 
 template <class Device>
 Status DeviceStoreImpl<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
+  const typename Device::Current current(device_);
   auto groups = device_.NewGroups();
   // Groups the keys, because erasing a key twice in a launch would count its buckets down twice.
   TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));

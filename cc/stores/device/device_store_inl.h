@@ -180,7 +180,8 @@ class DeviceStoreImpl final : public DeviceStore,
   // writers keep it out, and a snapshot begins before or after it.
   class Reading {
    public:
-    Reading(const DeviceStoreImpl* store, const ExecContext& context, bool notes_uses = false) {
+    Reading(const DeviceStoreImpl* store, const ExecContext& context, bool notes_uses = false)
+        : current_(store->device_) {
       // A caller that holds the store has the lock already, and a shared lock is not taken twice: a
       // waiting writer in between would stop both. No caller holds the lock of a cache.
       const bool held = context.held == Held::kContent || context.held == Held::kUsing ||
@@ -193,6 +194,7 @@ class DeviceStoreImpl final : public DeviceStore,
     }
 
    private:
+    const typename Device::Current current_;
     Shared writers_;
     Shared lock_;
   };
@@ -201,7 +203,7 @@ class DeviceStoreImpl final : public DeviceStore,
   class Writing {
    public:
     Writing(const DeviceStoreImpl* store, const ExecContext& context, bool keeps_keys = false)
-        : pausing_(store->locks_, context) {
+        : current_(store->device_), pausing_(store->locks_, context) {
       if (context.held != Held::kWriting || store->options_.is_cache) {
         lock_ = Alone(store->inside());
       }
@@ -211,6 +213,7 @@ class DeviceStoreImpl final : public DeviceStore,
     }
 
    private:
+    const typename Device::Current current_;
     const PauseLocks pausing_;
     Alone lock_;
   };
@@ -222,13 +225,15 @@ class DeviceStoreImpl final : public DeviceStore,
   // The distinct keys of a batch.
   struct Grouped {
     Grouped(const Device& device, const ExecContext& context)
-        : sorted(device.NewGroups()),
+        : current(device),
+          sorted(device.NewGroups()),
           claims(device, context),
           claimed(device, context),
           members(device, context),
           late(device, context),
           counters(device, context) {}
 
+    const typename Device::Current current;  // until the arrays are freed
     GroupsView view;
     typename Device::Groups sorted;
     // Instead, the arrays of ClaimKernel, if the caller declared the keys distinct.

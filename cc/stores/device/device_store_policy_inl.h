@@ -20,6 +20,7 @@ Status DeviceStoreImpl<Device>::FindStatistics(const ExecContext& context, const
 template <class Device>
 Status DeviceStoreImpl<Device>::AssignStatistics(const ExecContext& context, const KeyBatch& batch,
                                                  StatisticSet set, const uint64_t* statistics) {
+  const typename Device::Current current(device_);
   auto groups = device_.NewGroups();
   TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
   const Writing writing(this, context);

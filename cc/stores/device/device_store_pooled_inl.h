@@ -94,6 +94,7 @@ Status DeviceStoreImpl<Device>::FindPooled(const ExecContext& context, const Poo
   });
   TF_EMBED_RETURN_IF_ERROR(
       held.Take(stores.data(), num_shards, uses ? Held::kUsing : Held::kContent));
+  const typename Device::Current current(device_);
   const ReadingMany reading(held, context);
   for (size_t i = 0; uses && i < count; ++i) {
     const ShardedKeys& keys = finds[i].keys;
@@ -174,6 +175,7 @@ Status DeviceStoreImpl<Device>::ApplyBags(const ExecContext& context, const floa
     has_factors = has_factors || batches[i].weights != nullptr;
   }
   TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(num_keys));
+  const typename Device::Current current(device_);
   Buffer<char> views(options_.allocator);
   Staging copied(device_, context, options_.allocator);
   Array<int64_t> keys(device_, context);

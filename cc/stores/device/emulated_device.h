@@ -6,6 +6,8 @@
 //
 // A device provides
 //     Tile                        the lanes that work on a key (tile.h)
+//     Current                     makes the device the thread's, for its lifetime; one around a
+//                                 verb makes those inside it cheap
 //     Order                       the order of a store's verbs among streams: reads together,
 //                                 writes alone
 //     Groups, NewGroups, Group    the distinct keys of a batch, and their positions
@@ -44,6 +46,10 @@ namespace tf_embed {
 class EmulatedDevice {
  public:
   using Tile = SingleTile;
+
+  struct Current {
+    explicit Current(const EmulatedDevice&) {}
+  };
 
   // On the host, the store's locks exclude verbs from each other.
   struct Order {

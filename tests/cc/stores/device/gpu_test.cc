@@ -267,6 +267,29 @@ TEST(Gpus, AStoreOnAnotherGpuLeavesAThreadWithoutAContextAsItWas) {
   }).join();
 }
 
+TEST(Gpus, TheEndOfANestedScopeRestoresTheGpuOfTheOuterScope) {
+  if (NumGpus() < 2) GTEST_SKIP() << "this machine has one GPU";
+  const auto current = [] {
+    int device = -1;
+    EXPECT_EQ(cudaSuccess, cudaGetDevice(&device));
+    return device;
+  };
+  const int before = current();
+  {
+    const OnGpu outer(1);
+    {
+      const OnGpu same(1);
+      EXPECT_EQ(1, current());
+      const OnGpu other(0);
+      const OnGpu first(1);
+      EXPECT_EQ(1, current());
+    }
+    const OnGpu again(1);
+    EXPECT_EQ(1, current());
+  }
+  EXPECT_EQ(before, current());
+}
+
 }  // namespace
 }  // namespace tf_embed
 
