@@ -13,6 +13,8 @@
 
 namespace tf_embed {
 
+class Allocator;
+
 // A moment is a step and a time: the number of the caller's step, which is the same whenever the
 // same steps are run, and the time of day, in milliseconds since 1970. The caller defines its
 // epoch, such as a number of steps.
@@ -87,6 +89,11 @@ struct ExecContext {
   // wait for the work of this stream, so it outlives the last verb of the stores that it was used
   // with, but not necessarily the stores.
   void* stream = nullptr;
+
+  // For devices: an allocator of device memory for the time of a verb. Memory is freed when the
+  // verb is queued, and may then be given to work that is queued later on `stream`. If it has no
+  // memory, or is null, the store uses its own. It outlives all copies of this context.
+  Allocator* scratch = nullptr;
 
   // A store keeps its statistics by these two; see row_policy.h.
   Moment now;

@@ -115,7 +115,10 @@ template <class Device>
 class DeviceKeySumsOn final : public DeviceKeySums {
  public:
   DeviceKeySumsOn(const Device& device, Allocator* host)
-      : device_(device), host_(host), groups_(device_.NewGroups()), firsts_(device_, context_) {}
+      : device_(device),
+        host_(host),
+        groups_(device_.NewGroups(context_)),
+        firsts_(device_, context_) {}
 
   Status Build(const ExecContext& context, const int64_t* keys, size_t num_keys,
                const int64_t* padding) override {

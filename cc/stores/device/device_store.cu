@@ -222,27 +222,12 @@ class CudaDevice {
   // Equal keys, in the order of the batch (cuda_groups_inl.h).
   class Groups {
    public:
-    explicit Groups(int device) : device_(device) {}
-    Groups(Groups&& other) noexcept : device_(other.device_) { *this = std::move(other); }
-    Groups& operator=(Groups&& other) noexcept {
-      std::swap(device_, other.device_);
-      std::swap(stream_, other.stream_);
-      std::swap(memory_, other.memory_);
-      std::swap(view_, other.view_);
-      return *this;
-    }
-    ~Groups() {
-      if (memory_ == nullptr) return;
-      const OnGpu current(device_);
-      cudaFreeAsync(memory_, stream_);
-    }
+    Groups(const CudaDevice& device, const ExecContext& context) : memory_(device, context) {}
     GroupsView view() const { return view_; }
 
    private:
     friend class CudaDevice;
-    int device_;
-    cudaStream_t stream_ = nullptr;
-    char* memory_ = nullptr;
+    DeviceArray<CudaDevice, char> memory_;
     GroupsView view_;
   };
 
@@ -251,7 +236,7 @@ class CudaDevice {
 
   explicit CudaDevice(int device) : device_(device), scratch_(device) {}
 
-  Groups NewGroups() const { return Groups(device_); }
+  Groups NewGroups(const ExecContext& context) const { return Groups(*this, context); }
 
   Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
     TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(batch.size));
@@ -280,10 +265,8 @@ class CudaDevice {
     TF_EMBED_RETURN_IF_ERROR(ToStatus(cub::DeviceRadixSort::SortPairs<uint32_t, uint32_t>(
         nullptr, sort_bytes, nullptr, nullptr, nullptr, nullptr, n, 0, bits, stream)));
     const size_t at_scratch = part(sort_bytes);
-    groups->stream_ = stream;
-    groups->memory_ = static_cast<char*>(Allocate(context, bytes));
-    if (groups->memory_ == nullptr) return NoMemory(context, bytes);
-    char* const memory = groups->memory_;
+    TF_EMBED_RETURN_IF_ERROR(groups->memory_.Make(bytes));
+    char* const memory = groups->memory_.data();
     const auto array = [memory](size_t at) { return reinterpret_cast<uint32_t*>(memory + at); };
     uint32_t* const places = array(at_places);
     uint32_t* const sorted = array(at_sorted);
@@ -325,12 +308,11 @@ class CudaDevice {
     const size_t of_firsts = sizeof(FirstOfPlace) << bits;
     const size_t of_groups = n * sizeof(DeviceGroup);
     const size_t bytes = of_groups + of_firsts + of_claims + (3 * n + 1) * sizeof(uint32_t);
-    groups->stream_ = stream;
-    groups->memory_ = static_cast<char*>(Allocate(context, bytes));
-    if (groups->memory_ == nullptr) return NoMemory(context, bytes);
-    auto* const written = reinterpret_cast<DeviceGroup*>(groups->memory_);
-    auto* const firsts = reinterpret_cast<FirstOfPlace*>(groups->memory_ + of_groups);
-    auto* const claims = reinterpret_cast<uint32_t*>(groups->memory_ + of_groups + of_firsts);
+    TF_EMBED_RETURN_IF_ERROR(groups->memory_.Make(bytes));
+    char* const memory = groups->memory_.data();
+    auto* const written = reinterpret_cast<DeviceGroup*>(memory);
+    auto* const firsts = reinterpret_cast<FirstOfPlace*>(memory + of_groups);
+    auto* const claims = reinterpret_cast<uint32_t*>(memory + of_groups + of_firsts);
     uint32_t* const places = claims + (size_t{1} << bits);
     uint32_t* const numbers = places + n;
     uint32_t* const members = numbers + n;
@@ -353,7 +335,10 @@ class CudaDevice {
     return MemoryOrNull(
         [&](void** memory) { return cudaMallocAsync(memory, bytes, StreamOf(context)); });
   }
-  void Free(const ExecContext& context, void* memory, size_t) const {
+  void Free(const ExecContext& context, void* memory, size_t bytes) const {
+    scratch_.Free(context, memory, bytes);
+  }
+  void FreeLasting(const ExecContext& context, void* memory, size_t) const {
     const OnGpu current(device_);
     cudaFreeAsync(memory, StreamOf(context));
   }
@@ -426,7 +411,7 @@ class CudaDevice {
     RunSums<CudaTile>
         <<<kLongBlocks + static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks), kOfBlock,
            0, stream>>>(kernel, count, listed, kLongBlocks);
-    Free(context, memory, 0);
+    Free(context, memory, LongGroups::Bytes(keys));
   }
 
   Status RunningSum(const ExecContext& context, uint32_t* numbers, size_t count) const {

@@ -15,14 +15,14 @@ DeviceStoreImpl<Device>::~DeviceStoreImpl() {
   const ExecContext context = ExecContext::Serial();
   device_.Wait();  // the streams of its verbs may be gone
   content_.reset();
-  if (scratch_ != nullptr) device_.Free(context, scratch_, sizeof(CacheScratch));
-  if (tallies_ != nullptr) device_.Free(context, tallies_, sizeof(StoreTallies));
+  if (scratch_ != nullptr) device_.FreeLasting(context, scratch_, sizeof(CacheScratch));
+  if (tallies_ != nullptr) device_.FreeLasting(context, tallies_, sizeof(StoreTallies));
 }
 
 template <class Device>
 Status DeviceStoreImpl<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
   const typename Device::Current current(device_);
-  auto groups = device_.NewGroups();
+  auto groups = device_.NewGroups(context);
   // Groups the keys, because erasing a key twice in a launch would count its buckets down twice.
   TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
   const Writing writing(this, context);

@@ -226,7 +226,7 @@ class DeviceStoreImpl final : public DeviceStore,
   struct Grouped {
     Grouped(const Device& device, const ExecContext& context)
         : current(device),
-          sorted(device.NewGroups()),
+          sorted(device.NewGroups(context)),
           claims(device, context),
           claimed(device, context),
           members(device, context),

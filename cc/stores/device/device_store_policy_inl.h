@@ -21,7 +21,7 @@ template <class Device>
 Status DeviceStoreImpl<Device>::AssignStatistics(const ExecContext& context, const KeyBatch& batch,
                                                  StatisticSet set, const uint64_t* statistics) {
   const typename Device::Current current(device_);
-  auto groups = device_.NewGroups();
+  auto groups = device_.NewGroups(context);
   TF_EMBED_RETURN_IF_ERROR(device_.Group(context, batch, &groups));
   const Writing writing(this, context);
   TF_EMBED_RETURN_IF_ERROR(GiveBefore(context, batch.keys, batch.size));

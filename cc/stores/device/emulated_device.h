@@ -16,8 +16,9 @@
 //     LaunchSums                  if kHasLongSums: a launch of SumKernel
 //     AsyncReadback               a copy from device memory to the host without a wait; here by
 //                                 CopyLater
-//     Allocate, Free, Fill, CopyIn, CopyOut
-//     AllocateLasting             for the store itself, as Allocate is for a verb; Free frees both
+//     Allocate, Free              memory of a verb; on a GPU, of ExecContext::scratch
+//     AllocateLasting, FreeLasting  memory of the store itself
+//     Fill, CopyIn, CopyOut
 //     AllocatePinned, FreePinned  host memory that kernels access like device memory; FreePinned
 //                                 waits
 //     Launch                      calls kernel(tile, i) for i in [0, count)
@@ -100,7 +101,7 @@ class EmulatedDevice {
         pinned_(pinned == nullptr ? allocator : pinned),
         in_serial_(in_serial) {}
 
-  Groups NewGroups() const { return Groups(allocator_); }
+  Groups NewGroups(const ExecContext&) const { return Groups(allocator_); }
 
   Status Group(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
     KeyBatch keys;
@@ -132,6 +133,9 @@ class EmulatedDevice {
   }
   void Free(const ExecContext&, void* memory, size_t bytes) const {
     allocator_->Deallocate(memory, bytes);
+  }
+  void FreeLasting(const ExecContext& context, void* memory, size_t bytes) const {
+    Free(context, memory, bytes);
   }
   void* AllocatePinned(const ExecContext&, size_t bytes) const { return pinned_->Allocate(bytes); }
   void FreePinned(const ExecContext&, void* memory, size_t bytes) const {

@@ -177,7 +177,7 @@ class LockstepDevice : public EmulatedDevice {
     Buffer<uint32_t> numbers_;
     uint32_t size_ = 0;  // 0: all members are known
   };
-  Groups NewGroups() const { return Groups(allocator_); }
+  Groups NewGroups(const ExecContext&) const { return Groups(allocator_); }
   Status GroupFirsts(const ExecContext& context, const KeyBatch& batch, Groups* groups) const {
     TF_EMBED_RETURN_IF_ERROR(Group(context, batch, groups));
     return groups->KeepFirsts(batch.size);

@@ -28,7 +28,7 @@ class DeviceWritePlannerTest : public testing::Test {
   std::vector<int64_t> Survey(const std::vector<int64_t>& keys, Admits admits = Admits::kCounted,
                               const bool* exists = nullptr) {
     batch_ = KeyBatch{keys.data(), keys.size(), nullptr};
-    groups_ = std::make_unique<EmulatedDevice::Groups>(device_.NewGroups());
+    groups_ = std::make_unique<EmulatedDevice::Groups>(device_.NewGroups(context_));
     EXPECT_TRUE(device_.Group(context_, batch_, groups_.get()).ok());
     rows_.assign(keys.size(), 0);
     wanted_.assign(keys.size() + 1, 0);

@@ -5,8 +5,10 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
+#include <set>
 #include <thread>
 
+#include "cc/core/base/allocator.h"
 #include "cc/stores/device/current_gpu.h"
 #include "cc/stores/device/device_store.h"
 #include "cc/stores/device/host_access_store.h"
@@ -197,6 +199,38 @@ TEST_F(GpuStreams, TheSameStepsGiveTheSameBits) {
     if (run > 0) ExpectSameBits(before, after, "rows");
     before = after;
   }
+}
+
+// Lends memory of the GPU, but has none for every third call.
+class Lender final : public Allocator {
+ public:
+  void* Allocate(size_t bytes) override {
+    void* memory = nullptr;
+    if (++calls % 3 == 0) return nullptr;
+    EXPECT_EQ(cudaSuccess, cudaMalloc(&memory, bytes));
+    lent.insert(memory);
+    return memory;
+  }
+  void Deallocate(void* memory, size_t) override {
+    EXPECT_EQ(1u, lent.erase(memory)) << "not lent";
+    cudaFree(memory);
+  }
+
+  size_t calls = 0;
+  std::set<void*> lent;
+};
+
+TEST_F(GpuStreams, ScratchMemoryGoesBackToWhereItCameFrom) {
+  Lender lender;
+  for (ExecContext& context : contexts) context.scratch = &lender;
+  ExpectOrder([](size_t step) { return step % kStreams; },
+              [](size_t step) { return step % kStreams; });
+  ASSERT_TRUE(store
+                  ->FindOrInsert(contexts[0], All(), DefaultRows(),
+                                 GpuArray<float>(kKeys * kDim).data(), nullptr)
+                  .ok());
+  EXPECT_LT(40u, lender.calls);
+  EXPECT_EQ(0u, lender.lent.size());
 }
 
 TEST(GpuBytes, ABoundOnBytesRefusesTheLastNewKeys) {
