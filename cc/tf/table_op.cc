@@ -4,13 +4,17 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <new>
 #include <utility>
 
+#include "cc/core/base/allocator.h"
 #include "cc/core/files/table_meta.h"
 #include "cc/ops/key_types.h"
 #include "cc/tf/gpu_tables.h"
 #include "cc/tf/op_inputs.h"
+#include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "xla/stream_executor/stream.h"
 
@@ -22,6 +26,34 @@ namespace {
 
 // Running table ops in the whole process.
 std::atomic<int> ops_under_way{0};
+
+// TensorFlow's memory of a GPU, which its own ops have their temporary tensors in.
+class GpuScratch final : public Allocator {
+ public:
+  explicit GpuScratch(tf::Allocator* gpu) : gpu_(gpu) {}
+
+  void* Allocate(size_t bytes) override {
+    // Stores have memory of their own to fall back on, so a failure neither waits nor is logged at
+    // length.
+    const tf::AllocationAttributes once(/*retry_on_failure=*/false,
+                                        /*allocation_will_be_logged=*/false, nullptr);
+    return gpu_->AllocateRaw(kAlignment, bytes, once);
+  }
+  void Deallocate(void* memory, size_t) override { gpu_->DeallocateRaw(memory); }
+
+  // Lives as long as the process, as allocators of GPUs do.
+  static GpuScratch* Of(tf::Allocator* gpu) {
+    static std::mutex mutex;
+    static auto* const all = new std::map<tf::Allocator*, GpuScratch>;
+    std::lock_guard<std::mutex> lock(mutex);
+    return &all->try_emplace(gpu, gpu).first->second;
+  }
+
+ private:
+  static constexpr size_t kAlignment = 256;  // of cudaMalloc
+
+  tf::Allocator* const gpu_;
+};
 
 }  // namespace
 
@@ -276,6 +308,7 @@ ExecContext ExecContextOf(tf::OpKernelContext* context, bool training) {
   };
   const tf::DeviceContext* const device = context->op_device_context();
   if (device != nullptr && device->stream() != nullptr) {
+    exec.scratch = GpuScratch::Of(context->device()->GetAllocator(tf::AllocatorAttributes()));
     exec.stream = device->stream()->platform_specific_handle().stream;  // the GPU's CUDA stream
   }
   return exec;

@@ -152,7 +152,7 @@ absl::Status ReadDefaults(const TableInputs& inputs, const TableResource& table,
 // Checks that an output type equals the table's value type.
 absl::Status CheckOutputType(tensorflow::DataType type, const TableResource& table);
 
-// The thread pool and the stream of the op's device.
+// The thread pool, the stream and the memory of the op's device.
 ExecContext ExecContextOf(tensorflow::OpKernelContext* context, bool training = false);
 
 }  // namespace tf_embed

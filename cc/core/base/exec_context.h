@@ -13,6 +13,7 @@
 
 namespace tf_embed {
 
+class Allocator;
 class LaunchQueue;
 
 // A moment is a step and a time: the number of the caller's step, which is the same whenever the
@@ -85,8 +86,15 @@ struct ExecContext {
   ParallelFor parallel_for;
 
   // For devices: the stream on which the caller's arrays are ready and the verb's results will be;
-  // null: the device's default stream. Stores without streams ignore it.
+  // null: the device's default stream. Stores without streams ignore it. Verbs on another stream
+  // wait for the work of this stream, so it outlives the last verb of the stores that it was used
+  // with, but not necessarily the stores.
   void* stream = nullptr;
+
+  // For devices: an allocator of device memory for the time of a verb. Memory is freed when the
+  // verb is queued, and may then be given to work that is queued later on `stream`. If it has no
+  // memory, or is null, the store uses its own. It outlives all copies of this context.
+  Allocator* scratch = nullptr;
 
   // A store keeps its statistics by these two; see row_policy.h.
   Moment now;

@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 
+#include "cc/core/base/allocator.h"
 #include "cc/core/base/exec_context.h"
 #include "cc/stores/device/current_gpu.h"
 #include "cc/stores/device/host_access_store.h"
@@ -68,21 +70,52 @@ cudaStream_t StreamOf(const ExecContext& context) {
   return static_cast<cudaStream_t>(context.stream);
 }
 
-// Memory for the duration of a verb, in the order of its stream. So neither call waits for the
-// device, unlike cudaMalloc and cudaFree.
+// The memory that came from the pool although the caller lends some, since that was used up.
+class OwnMemory {
+ public:
+  static OwnMemory& Get() {
+    static OwnMemory memory;
+    return memory;
+  }
+  void Add(void* memory) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    all_.insert(memory);
+  }
+  bool Remove(void* memory) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return all_.erase(memory) > 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<void*> all_;
+};
+
+// Memory for the duration of a verb, in the order of its stream: the caller's, or else the pool's.
+// So neither call waits for the device, unlike cudaMalloc and cudaFree.
 class ScratchMemory {
  public:
   explicit ScratchMemory(int device) : device_(device), pool_(ScratchPool(device)) {}
 
   // Returns null if there is no memory.
   void* Allocate(const ExecContext& context, size_t bytes) const {
+    if (context.scratch != nullptr) {
+      void* const lent = context.scratch->Allocate(bytes);
+      if (lent != nullptr) return lent;
+    }
     const OnGpu current(device_);
-    return MemoryOrNull([&](void** memory) {
+    void* const own = MemoryOrNull([&](void** memory) {
       return pool_ == nullptr ? cudaMallocAsync(memory, bytes, StreamOf(context))
                               : cudaMallocFromPoolAsync(memory, bytes, pool_, StreamOf(context));
     });
+    if (context.scratch != nullptr && own != nullptr) OwnMemory::Get().Add(own);
+    return own;
   }
-  void Free(const ExecContext& context, void* memory) const {
+  // REQUIRES: `context` has the allocator that it had in Allocate.
+  void Free(const ExecContext& context, void* memory, size_t bytes) const {
+    if (context.scratch != nullptr && !OwnMemory::Get().Remove(memory)) {
+      return context.scratch->Deallocate(memory, bytes);
+    }
     const OnGpu current(device_);
     cudaFreeAsync(memory, StreamOf(context));
   }
@@ -100,8 +133,8 @@ class GpuMemory final : public DeviceMemory {
   void* Allocate(const ExecContext& context, size_t bytes) override {
     return scratch_.Allocate(context, bytes);
   }
-  void Free(const ExecContext& context, void* memory, size_t) override {
-    scratch_.Free(context, memory);
+  void Free(const ExecContext& context, void* memory, size_t bytes) override {
+    scratch_.Free(context, memory, bytes);
   }
   Status CopyIn(const ExecContext& context, const void* host, size_t bytes, void* device) override {
     return Copy(context, host, bytes, cudaMemcpyHostToDevice, device);

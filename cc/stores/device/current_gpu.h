@@ -74,14 +74,17 @@ class DriverContexts {
 
 // Makes a GPU the thread's current GPU for the lifetime of this object, then restores the previous
 // GPU. Calls with a stream need it too, because a null stream means the default stream of the
-// current GPU.
+// current GPU. A scope inside a scope of the same GPU calls nothing.
+// REQUIRES: code in between that makes another GPU current restores this one.
 //
 // Uses contexts and not cudaSetDevice: for a thread that has used no GPU yet, the previous GPU is
 // GPU 0. cudaSetDevice(0) would make a context there, of some hundred megabytes, although the store
 // is on another GPU.
 class OnGpu {
  public:
-  explicit OnGpu(int device) {
+  explicit OnGpu(int device) : outer_(here_) {
+    if (outer_ == device) return;
+    here_ = device;
     if (cudaGetDevice(&before_) != cudaSuccess || before_ == device) return;
     DriverContexts& contexts = DriverContexts::Get();
     const CUcontext primary = contexts.PrimaryOf(device);
@@ -95,6 +98,7 @@ class OnGpu {
   OnGpu(const OnGpu&) = delete;
   OnGpu& operator=(const OnGpu&) = delete;
   ~OnGpu() {
+    here_ = outer_;
     if (restores_ == Restores::kContext) DriverContexts::Get().Set(context_);
     if (restores_ == Restores::kDevice) cudaSetDevice(before_);
   }
@@ -102,6 +106,8 @@ class OnGpu {
  private:
   enum class Restores { kNothing, kContext, kDevice };
 
+  static inline thread_local int here_ = -1;  // the GPU of the innermost scope; -1: no scope
+  const int outer_;
   Restores restores_ = Restores::kNothing;
   int before_ = 0;
   CUcontext context_ = nullptr;  // the thread's previous context; null: none

@@ -301,7 +301,7 @@ class DeviceContent {
     return bytes == 0 ? nullptr : device_.AllocateLasting(context, bytes);
   }
   void FreeAll(const ExecContext& context, void* memory, size_t bytes) const {
-    if (memory != nullptr) device_.Free(context, memory, bytes);
+    if (memory != nullptr) device_.FreeLasting(context, memory, bytes);
   }
   void SetLayout(const ExecContext& context, const DeviceRowLayout& layout, char* initial_slots) {
     FreeAll(context, initial_slots_, layout_.slot_bytes);

@@ -121,6 +121,7 @@ class DeviceKeySumsOn final : public DeviceKeySums {
   Status Build(const ExecContext& context, const int64_t* keys, size_t num_keys,
                const int64_t* padding) override {
     TF_EMBED_RETURN_IF_ERROR(CheckNumberOfKeys(num_keys));
+    const typename Device::Current current(device_);
     context_ = context;
     batch_.keys = keys;
     batch_.size = num_keys;
@@ -146,6 +147,7 @@ class DeviceKeySumsOn final : public DeviceKeySums {
   }
 
   Status WriteSums(const KeyGradients& gradients, DataType type, void* sums) const override {
+    const typename Device::Current current(device_);
     return DispatchFloating(gradients.type, [&](auto tag) {
       return SumInto<typename decltype(tag)::Type>(gradients, type, sums);
     });

@@ -63,7 +63,7 @@ class DeviceSlabs {
       if (on_host_[i]) {
         device_.FreePinned(context, view_.slabs[i], bytes);
       } else {
-        device_.Free(context, view_.slabs[i], bytes);
+        device_.FreeLasting(context, view_.slabs[i], bytes);
       }
     }
     view_ = RowSlabs();

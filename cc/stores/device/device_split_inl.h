@@ -81,6 +81,7 @@ class DeviceSplitOn final : public DeviceSplit {
   Status Build(const ExecContext& context, const int64_t* keys, size_t size, const int32_t* owners,
                size_t num_shards, bool unsigned_keys) override {
     TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(size));
+    const typename Device::Current current(device_);
     context_ = context;
     TF_EMBED_RETURN_IF_ERROR(CheckOwnersOn(device_, context_, keys, size, owners, num_shards));
     whole_.keys = keys;

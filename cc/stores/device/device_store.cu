@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -113,50 +114,57 @@ class CudaDevice {
  public:
   using Tile = CudaTile;
 
+  struct Current : OnGpu {
+    explicit Current(const CudaDevice& device) : OnGpu(device.device_) {}
+  };
+
   // Reads wait for the last write, and a write waits for all reads since; both wait on the device.
+  // Verbs of one stream are in order anyway, so an event is recorded only when a verb comes on
+  // another stream. It is then recorded on the stream of the earlier verb, after work that was
+  // queued there since: the wait may be longer than needed, but not shorter.
   class Order {
    public:
     explicit Order(const CudaDevice& device) : device_(device.device_) {}
     ~Order() {
       const OnGpu current(device_);
-      if (wrote_ != nullptr) cudaEventDestroy(wrote_);
-      for (const auto& read : reads_) cudaEventDestroy(read.second);
+      if (event_ != nullptr) cudaEventDestroy(event_);
     }
 
     void BeginRead(const ExecContext& context) {
       std::lock_guard<std::mutex> lock(mutex_);
-      const OnGpu current(device_);
-      if (wrote_ != nullptr) cudaStreamWaitEvent(StreamOf(context), wrote_, 0);
-    }
-    void EndRead(const ExecContext& context) {
-      std::lock_guard<std::mutex> lock(mutex_);
-      Record(context, &reads_[context.stream]);
+      // A stream that has read since the last write has waited for it.
+      if (context.stream != wrote_ && reads_.insert(context.stream).second) Wait(context, wrote_);
     }
     void BeginWrite(const ExecContext& context) {
-      // Also waits for the last write, so writes of two streams keep their order.
-      BeginRead(context);
+      WaitForAll(context);
       std::lock_guard<std::mutex> lock(mutex_);
-      const OnGpu current(device_);
-      for (const auto& read : reads_) cudaStreamWaitEvent(StreamOf(context), read.second, 0);
+      reads_.clear();
+      wrote_ = context.stream;
     }
-    void EndWrite(const ExecContext& context) {
+    // Waits for all earlier verbs. Unlike BeginWrite, it may be called while other verbs read.
+    void WaitForAll(const ExecContext& context) {
       std::lock_guard<std::mutex> lock(mutex_);
-      Record(context, &wrote_);
+      if (context.stream != wrote_) Wait(context, wrote_);
+      for (void* const read : reads_) {
+        if (context.stream != read) Wait(context, read);
+      }
     }
 
    private:
-    void Record(const ExecContext& context, cudaEvent_t* event) const {
+    void Wait(const ExecContext& context, void* earlier) {
       const OnGpu current(device_);
       // An event may be reused: a stream that already waits for it keeps the record that it saw
       // then.
-      if (*event == nullptr) cudaEventCreateWithFlags(event, cudaEventDisableTiming);
-      cudaEventRecord(*event, StreamOf(context));
+      if (event_ == nullptr) cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+      cudaEventRecord(event_, static_cast<cudaStream_t>(earlier));
+      cudaStreamWaitEvent(StreamOf(context), event_, 0);
     }
 
     const int device_;
     std::mutex mutex_;
-    cudaEvent_t wrote_ = nullptr;
-    std::map<void*, cudaEvent_t> reads_;  // the last read of each stream
+    cudaEvent_t event_ = nullptr;
+    void* wrote_ = nullptr;  // the stream of the last write; a new store is filled on the default
+    std::set<void*> reads_;  // the other streams that have read since
   };
 
   // A copy of device memory at a point of the stream. The copy is queued on the stream; a later
@@ -227,7 +235,10 @@ class CudaDevice {
     return MemoryOrNull(
         [&](void** memory) { return cudaMallocAsync(memory, bytes, StreamOf(context)); });
   }
-  void Free(const ExecContext& context, void* memory, size_t) const {
+  void Free(const ExecContext& context, void* memory, size_t bytes) const {
+    scratch_.Free(context, memory, bytes);
+  }
+  void FreeLasting(const ExecContext& context, void* memory, size_t) const {
     const OnGpu current(device_);
     cudaFreeAsync(memory, StreamOf(context));
   }

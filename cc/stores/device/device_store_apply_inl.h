@@ -49,6 +49,7 @@ template <class Device>
 Status DeviceStoreImpl<Device>::Apply(const ExecContext& context, const KeyBatch& batch,
                                       const Gradients& gradients, const Rule& rule) {
   TF_EMBED_RETURN_IF_ERROR(CheckApply(options_, gradients.type, rule));
+  const typename Device::Current current(device_);
   DeviceGroups<Device> groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(groups.Build(batch));
   const Writing writing(this, context, /*keeps_keys=*/batch.absent != nullptr);

@@ -13,15 +13,15 @@ namespace tf_embed {
 template <class Device>
 DeviceStoreImpl<Device>::~DeviceStoreImpl() {
   const ExecContext context = ExecContext::Serial();
-  order_.BeginWrite(context);
+  device_.Wait();  // the streams of its verbs may be gone
   content_.reset();
-  if (scratch_ != nullptr) device_.Free(context, scratch_, sizeof(CacheScratch));
-  if (tallies_ != nullptr) device_.Free(context, tallies_, sizeof(StoreTallies));
-  order_.EndWrite(context);
+  if (scratch_ != nullptr) device_.FreeLasting(context, scratch_, sizeof(CacheScratch));
+  if (tallies_ != nullptr) device_.FreeLasting(context, tallies_, sizeof(StoreTallies));
 }
 
 template <class Device>
 Status DeviceStoreImpl<Device>::Erase(const ExecContext& context, const KeyBatch& batch) {
+  const typename Device::Current current(device_);
   DeviceGroups<Device> groups(device_, context);
   // Groups the keys, because erasing a key twice in a launch would count its buckets down twice.
   TF_EMBED_RETURN_IF_ERROR(groups.Build(batch, DeviceGroups<Device>::Members::kFirst));
@@ -234,10 +234,8 @@ Status DeviceStoreImpl<Device>::Shrink(const ExecContext& context) {
   // frees after these launches.
   Alone lock(inside());
   order_.BeginWrite(context);
-  // The old content is destroyed before EndWrite, so its frees are queued in this verb's order.
   content_.swap(content);
   content.reset();
-  order_.EndWrite(context);
   return Status();
 }
 
@@ -470,7 +468,6 @@ Status DeviceStoreImpl<Device>::TakeContent(const ExecContext& context, Store* o
   // finish first.
   from->order_.BeginWrite(context);
   content_ = std::move(from->content_);
-  from->order_.EndWrite(context);
   return Status();
 }
 

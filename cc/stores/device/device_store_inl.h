@@ -181,7 +181,7 @@ class DeviceStoreImpl final : public DeviceStore,
   class Reading {
    public:
     Reading(const DeviceStoreImpl* store, const ExecContext& context, bool notes_uses = false)
-        : store_(store), context_(context) {
+        : current_(store->device_) {
       // A caller that holds the store has the lock already, and a shared lock is not taken twice: a
       // waiting writer in between would stop both. No caller holds the lock of a cache.
       const bool held = context.held == Held::kContent || context.held == Held::kUsing ||
@@ -190,15 +190,11 @@ class DeviceStoreImpl final : public DeviceStore,
         writers_ = Shared(store->locks_.writers);
       }
       if (!held || store->options_.is_cache) lock_ = Shared(store->inside());
-      store_->order_.BeginRead(context_);
+      store->order_.BeginRead(context);
     }
-    // The members are destroyed after this, so the event is recorded before the lock is released
-    // and a writer can queue.
-    ~Reading() { store_->order_.EndRead(context_); }
 
    private:
-    const DeviceStoreImpl* store_;
-    const ExecContext& context_;
+    const typename Device::Current current_;
     Shared writers_;
     Shared lock_;
   };
@@ -207,19 +203,17 @@ class DeviceStoreImpl final : public DeviceStore,
   class Writing {
    public:
     Writing(const DeviceStoreImpl* store, const ExecContext& context, bool keeps_keys = false)
-        : store_(store), context_(context), pausing_(store->locks_, context) {
+        : current_(store->device_), pausing_(store->locks_, context) {
       if (context.held != Held::kWriting || store->options_.is_cache) {
         lock_ = Alone(store->inside());
       }
-      store_->ForgetStatistics();
-      if (!keeps_keys) store_->known_rows_.store(kUnknown, std::memory_order_relaxed);
-      store_->order_.BeginWrite(context_);
+      store->ForgetStatistics();
+      if (!keeps_keys) store->known_rows_.store(kUnknown, std::memory_order_relaxed);
+      store->order_.BeginWrite(context);
     }
-    ~Writing() { store_->order_.EndWrite(context_); }
 
    private:
-    const DeviceStoreImpl* store_;
-    const ExecContext& context_;
+    const typename Device::Current current_;
     const PauseLocks pausing_;
     Alone lock_;
   };
@@ -400,11 +394,8 @@ bool DeviceStoreImpl<Device>::Begin() {
   }
   content_.reset(new Content(device_, device_options_, layout, options_.initializer));
   FillInitialRow(options_.initializer);
-  order_.BeginWrite(context);
-  const bool begun = content_->Begin(context, initial_row_.data()) &&
-                     (options_.init_size == 0 || content_->MakeRoom(context, options_.init_size));
-  order_.EndWrite(context);
-  return begun;
+  return content_->Begin(context, initial_row_.data()) &&
+         (options_.init_size == 0 || content_->MakeRoom(context, options_.init_size));
 }
 
 template <class Device>

@@ -20,6 +20,7 @@ Status DeviceStoreImpl<Device>::FindStatistics(const ExecContext& context, const
 template <class Device>
 Status DeviceStoreImpl<Device>::AssignStatistics(const ExecContext& context, const KeyBatch& batch,
                                                  StatisticSet set, const uint64_t* statistics) {
+  const typename Device::Current current(device_);
   DeviceGroups<Device> groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(groups.Build(batch));
   const Writing writing(this, context);

@@ -22,20 +22,18 @@ template <class Device>
 class DeviceStoreImpl<Device>::ReadingMany {
  public:
   // REQUIRES: the caller holds the content of `stores`, which outlive this object.
-  ReadingMany(const HeldStores& stores, const ExecContext& context)
-      : stores_(stores), context_(context) {
+  ReadingMany(const HeldStores& stores, const ExecContext& context) : stores_(stores) {
     for (size_t i = 0; i < stores_.size(); ++i) {
       // HeldStores took the content locks in the order of store numbers, and lists the stores in
       // that order, so these locks follow it too.
       if (Store(i)->options_.is_cache) Store(i)->gate_.lock_shared();
-      Store(i)->order_.BeginRead(context_);
+      Store(i)->order_.BeginRead(context);
     }
   }
   ReadingMany(const ReadingMany&) = delete;
   ReadingMany& operator=(const ReadingMany&) = delete;
   ~ReadingMany() {
     for (size_t i = stores_.size(); i-- > 0;) {
-      Store(i)->order_.EndRead(context_);
       if (Store(i)->options_.is_cache) Store(i)->gate_.unlock_shared();
     }
   }
@@ -46,7 +44,6 @@ class DeviceStoreImpl<Device>::ReadingMany {
   }
 
   const HeldStores& stores_;
-  const ExecContext& context_;
 };
 
 template <class Device>
@@ -97,6 +94,7 @@ Status DeviceStoreImpl<Device>::FindPooled(const ExecContext& context, const Poo
   });
   TF_EMBED_RETURN_IF_ERROR(
       held.Take(stores.data(), num_shards, uses ? Held::kUsing : Held::kContent));
+  const typename Device::Current current(device_);
   const ReadingMany reading(held, context);
   for (size_t i = 0; uses && i < count; ++i) {
     const ShardedKeys& keys = finds[i].keys;
@@ -177,6 +175,7 @@ Status DeviceStoreImpl<Device>::ApplyBags(const ExecContext& context, const floa
     has_factors = has_factors || batches[i].weights != nullptr;
   }
   TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(num_keys));
+  const typename Device::Current current(device_);
   Buffer<char> views(options_.allocator);
   Staging copied(device_, context, options_.allocator);
   Array<int64_t> keys(device_, context);

@@ -21,7 +21,7 @@ Status DeviceStoreImpl<Device>::GiveBefore(const ExecContext& context, const int
   const std::lock_guard<OrderedMutex> turn(giving_);
   // A thread with the turn waits for no pool, whose threads may wait for the turn.
   const ExecContext serial = context.InSerial();
-  order_.BeginWrite(serial);
+  order_.WaitForAll(serial);
   Array<uint64_t> places(device_, serial);
   TF_EMBED_RETURN_IF_ERROR(places.Make(count));
   device_.Launch(serial, count, kFindCost,

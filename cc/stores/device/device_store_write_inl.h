@@ -102,6 +102,7 @@ Status DeviceStoreImpl<Device>::FindOrInsert(const ExecContext& context, const K
                                              const DefaultRows& defaults, void* weights,
                                              bool* exists) {
   // Grouping reads only the batch, so it is queued before the lock is taken.
+  const typename Device::Current current(device_);
   DeviceGroups<Device> groups(device_, context);
   using Members = typename DeviceGroups<Device>::Members;
   const bool all = batch.absent != nullptr || batch.scores != nullptr;
@@ -120,6 +121,7 @@ Status DeviceStoreImpl<Device>::FindOrInsert(const ExecContext& context, const K
 template <class Device>
 Status DeviceStoreImpl<Device>::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
                                                const void* weights, const SlotsIn& slots) {
+  const typename Device::Current current(device_);
   DeviceGroups<Device> groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(groups.Build(batch));
   const Writing writing(this, context, /*keeps_keys=*/batch.absent != nullptr);
@@ -138,6 +140,7 @@ Status DeviceStoreImpl<Device>::Accum(const ExecContext& context, const KeyBatch
                                       const void* old_rows, const void* new_rows,
                                       const bool* exists) {
   TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
+  const typename Device::Current current(device_);
   DeviceGroups<Device> groups(device_, context);
   TF_EMBED_RETURN_IF_ERROR(groups.Build(batch));
   const Writing writing(this, context, /*keeps_keys=*/batch.absent != nullptr);

@@ -6,13 +6,16 @@
 //
 // A device provides
 //     Tile                        the lanes that work on a key (tile.h)
+//     Current                     makes the device the thread's, for its lifetime; one around a
+//                                 verb makes those inside it cheap
 //     Order                       the order of a store's verbs among streams: reads together,
 //                                 writes alone
 //     LaunchBlocks                if Tile::kBlocks (device_content.h)
 //     AsyncReadback               a copy from device memory to the host without a wait; here by
 //                                 CopyLater
-//     Allocate, Free, Fill, CopyIn, CopyOut
-//     AllocateLasting             for the store itself, as Allocate is for a verb; Free frees both
+//     Allocate, Free              memory of a verb; on a GPU, of ExecContext::scratch
+//     AllocateLasting, FreeLasting  memory of the store itself
+//     Fill, CopyIn, CopyOut
 //     AllocatePinned, FreePinned  host memory that kernels access like device memory; FreePinned
 //                                 waits
 //     Launch                      calls kernel(tile, i) for i in [0, count)
@@ -41,13 +44,16 @@ class EmulatedDevice {
  public:
   using Tile = SingleTile;
 
+  struct Current {
+    explicit Current(const EmulatedDevice&) {}
+  };
+
   // On the host, the store's locks exclude verbs from each other.
   struct Order {
     explicit Order(const EmulatedDevice&) {}
     void BeginRead(const ExecContext&) {}
-    void EndRead(const ExecContext&) {}
     void BeginWrite(const ExecContext&) {}
-    void EndWrite(const ExecContext&) {}
+    void WaitForAll(const ExecContext&) {}
   };
 
   // See CudaDevice. Here the copy arrives at once.
@@ -80,6 +86,9 @@ class EmulatedDevice {
   }
   void Free(const ExecContext&, void* memory, size_t bytes) const {
     allocator_->Deallocate(memory, bytes);
+  }
+  void FreeLasting(const ExecContext& context, void* memory, size_t bytes) const {
+    Free(context, memory, bytes);
   }
   void* AllocatePinned(const ExecContext&, size_t bytes) const { return pinned_->Allocate(bytes); }
   void FreePinned(const ExecContext&, void* memory, size_t bytes) const {

@@ -25,7 +25,6 @@
 #include <memory>
 #include <new>
 #include <type_traits>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -137,12 +136,6 @@ class LaunchQueue {
   void AtEnd(std::function<void(const ExecContext& context)> end) {
     ends_.push_back(std::move(end));
   }
-  // The same for memory that `end` frees. Until then, a verb that frees it does nothing.
-  void Keep(const void* memory, std::function<void(const ExecContext& context)> end) {
-    kept_.insert(memory);
-    AtEnd(std::move(end));
-  }
-  bool Keeps(const void* memory) const { return kept_.count(memory) != 0; }
 
   // For QueuedDevice. `kBlocks`: by LaunchBlocks.
   template <bool kBlocks, class Device, class Kernel>
@@ -228,7 +221,6 @@ class LaunchQueue {
   const void* device_ = nullptr;
   Status (*check_)(const ExecContext& context, const void* device) = nullptr;
   std::vector<std::function<void(const ExecContext& context)>> ends_;
-  std::unordered_set<const void*> kept_;
 };
 
 // A device whose launches wait in the queue of the context, if there is one.
@@ -259,13 +251,13 @@ class QueuedDevice final : public Device {
            FillKernel{static_cast<char*>(to), bytes, static_cast<unsigned char>(byte)});
   }
 
+  // The memory of a verb is freed at the end, after the launches that use it.
   void* Allocate(const ExecContext& context, size_t bytes) const {
     void* const memory = Device::Allocate(context, bytes);
     if (memory == nullptr || context.queue == nullptr) return memory;
     try {
-      context.queue->Keep(memory, [this, memory, bytes](const ExecContext& now) {
-        Device::Free(now, memory, bytes);
-      });
+      context.queue->AtEnd(
+          [this, memory, bytes](const ExecContext& now) { Device::Free(now, memory, bytes); });
     } catch (const std::bad_alloc&) {
       Device::Free(context, memory, bytes);
       return nullptr;
@@ -273,8 +265,10 @@ class QueuedDevice final : public Device {
     return memory;
   }
   void Free(const ExecContext& context, void* memory, size_t bytes) const {
-    if (context.queue != nullptr && context.queue->Keeps(memory)) return;
-    Device::Free(Flushed(context), memory, bytes);
+    if (context.queue == nullptr) Device::Free(context, memory, bytes);
+  }
+  void FreeLasting(const ExecContext& context, void* memory, size_t bytes) const {
+    Device::FreeLasting(Flushed(context), memory, bytes);
   }
   void FreePinned(const ExecContext& context, void* memory, size_t bytes) const {
     Device::FreePinned(Flushed(context), memory, bytes);

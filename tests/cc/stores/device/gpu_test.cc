@@ -5,8 +5,10 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
+#include <set>
 #include <thread>
 
+#include "cc/core/base/allocator.h"
 #include "cc/stores/device/current_gpu.h"
 #include "cc/stores/device/device_store.h"
 #include "cc/stores/device/host_access_store.h"
@@ -99,10 +101,10 @@ class GpuStreams : public testing::Test {
   }
   void TearDown() override {
     EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
-    store.reset();
     for (ExecContext& context : contexts) {
       cudaStreamDestroy(static_cast<cudaStream_t>(context.stream));
     }
+    store.reset();  // a store may outlive its streams
   }
   KeyBatch All() {
     KeyBatch batch;
@@ -110,14 +112,15 @@ class GpuStreams : public testing::Test {
     batch.size = kKeys;
     return batch;
   }
+  void ExpectOrder(size_t (*writes)(size_t step), size_t (*reads)(size_t step));
 
   ExecContext contexts[kStreams];
   GpuArray<int64_t> keys{KeysFrom(0, kKeys)};
   std::unique_ptr<Store> store;
 };
 
-// Successive steps are on different streams, and the host waits for no stream.
-TEST_F(GpuStreams, AVerbSeesWhatVerbsOfOtherStreamsWroteBefore) {
+// Each step writes on one stream and reads on another, and the host waits for no stream.
+void GpuStreams::ExpectOrder(size_t (*writes)(size_t step), size_t (*reads)(size_t step)) {
   constexpr size_t kSteps = 40;
   GpuArray<float> gradients(std::vector<float>(kKeys * kDim, -1.0f));
   std::vector<std::unique_ptr<GpuArray<float>>> found;
@@ -125,13 +128,11 @@ TEST_F(GpuStreams, AVerbSeesWhatVerbsOfOtherStreamsWroteBefore) {
   rule.learning_rate = 1.0;
   for (size_t step = 0; step < kSteps; ++step) {
     ASSERT_TRUE(
-        store->Apply(contexts[step % kStreams], All(), gradients.data(), DataType::kFloat, rule)
-            .ok());
+        store->Apply(contexts[writes(step)], All(), gradients.data(), DataType::kFloat, rule).ok());
     found.push_back(std::make_unique<GpuArray<float>>(kKeys * kDim));
-    ASSERT_TRUE(store
-                    ->Find(contexts[(step + 1) % kStreams], All(), DefaultRows(),
-                           found.back()->data(), nullptr, {})
-                    .ok());
+    ASSERT_TRUE(
+        store->Find(contexts[reads(step)], All(), DefaultRows(), found.back()->data(), nullptr, {})
+            .ok());
   }
   ASSERT_EQ(cudaSuccess, cudaDeviceSynchronize());
   for (size_t step = 0; step < kSteps; ++step) {
@@ -140,6 +141,15 @@ TEST_F(GpuStreams, AVerbSeesWhatVerbsOfOtherStreamsWroteBefore) {
       ASSERT_EQ(static_cast<float>(step + 1), rows[i]) << "step " << step << ", value " << i;
     }
   }
+}
+
+TEST_F(GpuStreams, AVerbSeesWhatVerbsOfOtherStreamsWroteBefore) {
+  ExpectOrder([](size_t step) { return step % kStreams; },
+              [](size_t step) { return (step + 1) % kStreams; });
+}
+
+TEST_F(GpuStreams, AWriteWaitsForReadsOfOtherStreams) {
+  ExpectOrder([](size_t) { return size_t{0}; }, [](size_t step) { return 1 + step % 2; });
 }
 
 // Each thread has a stream. A thread writes rows of equal values, and the others read them.
@@ -189,6 +199,38 @@ TEST_F(GpuStreams, TheSameStepsGiveTheSameBits) {
     if (run > 0) ExpectSameBits(before, after, "rows");
     before = after;
   }
+}
+
+// Lends memory of the GPU, but has none for every third call.
+class Lender final : public Allocator {
+ public:
+  void* Allocate(size_t bytes) override {
+    void* memory = nullptr;
+    if (++calls % 3 == 0) return nullptr;
+    EXPECT_EQ(cudaSuccess, cudaMalloc(&memory, bytes));
+    lent.insert(memory);
+    return memory;
+  }
+  void Deallocate(void* memory, size_t) override {
+    EXPECT_EQ(1u, lent.erase(memory)) << "not lent";
+    cudaFree(memory);
+  }
+
+  size_t calls = 0;
+  std::set<void*> lent;
+};
+
+TEST_F(GpuStreams, ScratchMemoryGoesBackToWhereItCameFrom) {
+  Lender lender;
+  for (ExecContext& context : contexts) context.scratch = &lender;
+  ExpectOrder([](size_t step) { return step % kStreams; },
+              [](size_t step) { return step % kStreams; });
+  ASSERT_TRUE(store
+                  ->FindOrInsert(contexts[0], All(), DefaultRows(),
+                                 GpuArray<float>(kKeys * kDim).data(), nullptr)
+                  .ok());
+  EXPECT_LT(40u, lender.calls);
+  EXPECT_EQ(0u, lender.lent.size());
 }
 
 TEST(GpuBytes, ABoundOnBytesRefusesTheLastNewKeys) {
@@ -257,6 +299,29 @@ TEST(Gpus, AStoreOnAnotherGpuLeavesAThreadWithoutAContextAsItWas) {
     EXPECT_EQ(cudaSuccess, cudaGetDevice(&current));
     EXPECT_EQ(0, current);
   }).join();
+}
+
+TEST(Gpus, TheEndOfANestedScopeRestoresTheGpuOfTheOuterScope) {
+  if (NumGpus() < 2) GTEST_SKIP() << "this machine has one GPU";
+  const auto current = [] {
+    int device = -1;
+    EXPECT_EQ(cudaSuccess, cudaGetDevice(&device));
+    return device;
+  };
+  const int before = current();
+  {
+    const OnGpu outer(1);
+    {
+      const OnGpu same(1);
+      EXPECT_EQ(1, current());
+      const OnGpu other(0);
+      const OnGpu first(1);
+      EXPECT_EQ(1, current());
+    }
+    const OnGpu again(1);
+    EXPECT_EQ(1, current());
+  }
+  EXPECT_EQ(before, current());
 }
 
 }  // namespace
