@@ -368,7 +368,8 @@ DeviceMemory* MemoryOfDevice(int device) {
 }
 
 std::unique_ptr<DeviceSplit> NewDeviceSplit(int device) {
-  return std::make_unique<DeviceSplitOn<CudaDevice>>(CudaDevice(device), HostAllocator());
+  using Device = QueuedDevice<CudaDevice>;
+  return std::make_unique<DeviceSplitOn<Device>>(Device(device), HostAllocator());
 }
 
 std::unique_ptr<DeviceKeySums> NewDeviceKeySums(int device) {

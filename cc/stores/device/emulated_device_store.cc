@@ -17,7 +17,8 @@ Status NewEmulatedDeviceStore(const StoreOptions& options, const DeviceOptions& 
 }
 
 std::unique_ptr<DeviceSplit> NewEmulatedDeviceSplit(Allocator* allocator) {
-  return std::make_unique<DeviceSplitOn<EmulatedDevice>>(EmulatedDevice(allocator), allocator);
+  using Device = QueuedDevice<EmulatedDevice>;
+  return std::make_unique<DeviceSplitOn<Device>>(Device(allocator), allocator);
 }
 
 std::unique_ptr<DeviceKeySums> NewEmulatedDeviceKeySums(Allocator* allocator) {

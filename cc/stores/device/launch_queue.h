@@ -256,8 +256,10 @@ class QueuedDevice final : public Device {
     void* const memory = Device::Allocate(context, bytes);
     if (memory == nullptr || context.queue == nullptr) return memory;
     try {
-      context.queue->AtEnd(
-          [this, memory, bytes](const ExecContext& now) { Device::Free(now, memory, bytes); });
+      // With a copy of the device: the array may be of an object that is gone by then.
+      context.queue->AtEnd([device = Device(*this), memory, bytes](const ExecContext& now) {
+        device.Free(now, memory, bytes);
+      });
     } catch (const std::bad_alloc&) {
       Device::Free(context, memory, bytes);
       return nullptr;

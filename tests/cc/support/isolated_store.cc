@@ -231,8 +231,8 @@ Status NewIsolatedStore(const StoreOptions& options, const DeviceOptions& device
 }
 
 std::unique_ptr<DeviceSplit> NewIsolatedSplit() {
-  return std::make_unique<DeviceSplitOn<IsolatedDevice>>(IsolatedDevice(),
-                                                         IsolatedMemory::Get()->host());
+  using Device = QueuedDevice<IsolatedDevice>;
+  return std::make_unique<DeviceSplitOn<Device>>(Device(), IsolatedMemory::Get()->host());
 }
 
 std::unique_ptr<DeviceKeySums> NewIsolatedKeySums() {

@@ -172,8 +172,8 @@ Status NewLockstepStore(const StoreOptions& options, const DeviceOptions& device
 }
 
 std::unique_ptr<DeviceSplit> NewLockstepSplit() {
-  return std::make_unique<DeviceSplitOn<LockstepDevice>>(LockstepDevice(HostAllocator()),
-                                                         HostAllocator());
+  using Device = QueuedDevice<LockstepDevice>;
+  return std::make_unique<DeviceSplitOn<Device>>(Device(HostAllocator()), HostAllocator());
 }
 
 std::unique_ptr<DeviceKeySums> NewLockstepKeySums() {
