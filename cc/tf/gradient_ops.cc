@@ -120,7 +120,8 @@ class UnpackOp : public tf::OpKernel {
   int64_t dim_ = 0;
 };
 
-const Kernels<TokenOp> token("TfEmbedToken", {"anchor", "token"});
+// The anchor stays where it is: its shape alone is read, and a copy from a GPU makes the host wait.
+const Kernels<TokenOp> token("TfEmbedToken", {"token"});
 const Kernels<RowGradientsOp> row_gradients("TfEmbedRowGradients", {"keys", "values", "gradients"});
 const Kernels<UnpackOp> unpack_row_gradients("TfEmbedUnpackRowGradients",
                                              {"gradients", "keys", "values"});

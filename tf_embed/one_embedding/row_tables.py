@@ -144,5 +144,5 @@ def _insert_unless_frozen(member: Variable, keys: tf.Tensor, defaults: tf.Tensor
     """Inserts the rows of absent keys that a step would insert, unless frozen at run time."""
     assert member.anchor is not None  # tables of layers are trainable
     # A slice instead of a condition, so that workers that disagree do not wait for each other.
-    count = tf.where(member.anchor.is_trained, tf.size(keys), 0)
-    member.table.find_or_insert(keys[:count], defaults[:count], training=True)
+    keys, defaults = member.anchor.unless_frozen(tf.size(keys), keys, defaults)
+    member.table.find_or_insert(keys, defaults, training=True)

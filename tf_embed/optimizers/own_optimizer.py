@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -10,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tf_embed.optimizers.row_optimizer import config_of, learning_rate_is_number
-from tf_embed.optimizers.rules import optimizer_of
+from tf_embed.optimizers.rules import fused_rule, optimizer_of
 from tf_embed.optimizers.trainer import check_optimizer, in_own_thread
 
 
@@ -56,7 +57,11 @@ def _copy_of(identifier: Any, is_symbolic: bool = False) -> keras.optimizers.Opt
             # The function itself, so that files name it. `learning_rate` would call it, and Keras
             # finds only registered functions from the config.
             config["learning_rate"] = optimizer._learning_rate
-    copied = type(optimizer).from_config(config)
+    # The op of a step takes its numbers on the host. A rule outside of the table takes them where
+    # the rows are.
+    is_fused = fused_rule(optimizer) is not None
+    with tf.device("/CPU:0") if is_fused else contextlib.nullcontext():
+        copied = type(optimizer).from_config(config)
     # `exclude_from_weight_decay` is public in Keras, but its result is not, and no config has it.
     for name, value in vars(optimizer).items():
         if name.startswith("_exclude_from_weight_decay"):

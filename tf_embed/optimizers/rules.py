@@ -9,8 +9,10 @@ exactly as Keras would update a dense variable. Classes of RowRuleOptimizer regi
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import keras
@@ -18,6 +20,7 @@ import tensorflow as tf
 
 from tf_embed import _library, validation
 from tf_embed.optimizers.rowwise_adagrad import RowwiseAdagrad
+from tf_embed.table import joined
 
 
 class RuleSlot(NamedTuple):
@@ -231,32 +234,69 @@ def fused_slots(optimizer: keras.optimizers.Optimizer, dim: int) -> list[tuple[s
     return [(slot.name, dim if slot.is_wide else 1, slot.initial_value) for slot in slots]
 
 
-def hyper_parameters(
-    optimizer: keras.optimizers.Optimizer, *, weight_decay: bool, max_counter: Any = None
-) -> tf.Tensor:
-    """Hyper-parameters of a fused rule at this step, as the op TfEmbedApply takes them.
+def beside_step(optimizer: keras.optimizers.Optimizer) -> AbstractContextManager[Any]:
+    """The CPU for ops in the block, if it has the optimizer's count of steps."""
+    # Elsewhere TensorFlow would compute on a GPU, and copy the count there and the result back.
+    return contextlib.nullcontext() if _is_on_gpu(optimizer) else tf.device("/CPU:0")
+
+
+def _is_on_gpu(optimizer: keras.optimizers.Optimizer) -> bool:
+    return ":GPU:" in step_variable(optimizer).value.device
+
+
+def _rate_and_step(optimizer: keras.optimizers.Optimizer) -> tuple[tf.Tensor, tf.Tensor]:
+    """The learning rate, float64, and the number of this step, int64, on the host."""
+    with beside_step(optimizer):
+        rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)
+        count = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
+        if _is_on_gpu(optimizer):
+            # One tensor, because the host waits for the GPU at each copy.
+            both = tf.where([True, False], tf.bitcast(rate, tf.int64), count)
+            with tf.device("/CPU:0"):
+                rate, count = tf.bitcast(both[0], tf.float64), both[1]
+    with tf.device("/CPU:0"):
+        return rate, count + 1
+
+
+def rule_inputs(
+    optimizer: keras.optimizers.Optimizer,
+    *,
+    weight_decay: bool,
+    is_own: bool,
+    max_counter: Any = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The numbers of this step, as the op TfEmbedApply takes them: on the host.
 
     Args:
         optimizer: An optimizer with a `fused_rule`.
         weight_decay: Whether its weight decay applies.
-        max_counter: The largest count of all rows plus 1, a float64 scalar, if the rule needs it.
+        is_own: Whether the optimizer is a table's own.
+        max_counter: The largest count of all rows plus 1, if the rule needs it.
 
     Returns:
-        A float64 vector.
+        hyper: The hyper-parameters of the fused rule, a float64 vector.
+        step: The number of the step, from 1, an int64 scalar.
 
     Raises:
         ValueError: If the hyper-parameters of the optimizer and of the rule differ.
     """
-    learning_rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)
+    if is_own:  # it may make several steps in a block
+        learning_rate, step = _rate_and_step(optimizer)
+    else:
+        learning_rate, step = joined.shared(optimizer, lambda: _rate_and_step(optimizer))
     decay = optimizer.weight_decay if weight_decay else None
     rule = _rule_of(optimizer)
     names = _library.vocabulary()["rules"][rule.name]["hyper"]
-    by_name = rule.numbers(weight_decay, max_counter)
+    with tf.device("/CPU:0"):
+        counter = None if max_counter is None else tf.cast(max_counter, tf.float64)
+        by_name = rule.numbers(weight_decay, counter)
     if set(by_name) != set(names):
         raise ValueError(
             f"The hyper-parameters of the rule {rule.name!r} must be {', '.join(names) or 'none'}. "
             f"Received: {', '.join(by_name) or 'none'}"
         )
     numbers = [learning_rate, decay or 0.0, *(by_name[name] for name in names)]
-    # tf.cast would convert a Python number to float32 first.
-    return tf.stack([tf.convert_to_tensor(number, tf.float64) for number in numbers])
+    with tf.device("/CPU:0"):
+        # tf.cast would convert a Python number to float32 first.
+        hyper = tf.stack([tf.convert_to_tensor(number, tf.float64) for number in numbers])
+    return hyper, step

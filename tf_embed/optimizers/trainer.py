@@ -24,10 +24,11 @@ from tf_embed.optimizers import gradients as row_gradients
 from tf_embed.optimizers.row_optimizer import RowOptimizer
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
 from tf_embed.optimizers.rules import (
+    beside_step,
     fused_rule,
     fused_slots,
-    hyper_parameters,
     optimizers_with_rules,
+    rule_inputs,
     step_variable,
 )
 from tf_embed.optimizers.steps import StepTrainer, run_if
@@ -138,6 +139,7 @@ class _Parts:
     optimizer: Any
     weight_decay: bool
     rows: RowOptimizer | None
+    is_own: bool
 
 
 class TableTrainer(StepTrainer):
@@ -173,7 +175,7 @@ class TableTrainer(StepTrainer):
             )
         if isinstance(optimizer, RowRuleOptimizer):
             optimizer.check_dim(options.dim, options.name)
-        self._parts = _Parts(anchor.table, optimizer, decay, rows)
+        self._parts = _Parts(anchor.table, optimizer, decay, rows, is_own)
         self.state = max_counter_of(optimizer) if rows is None else rows.state
         self.accumulator = _accumulator(options) if optimizer.gradient_accumulation_steps else None
 
@@ -289,7 +291,8 @@ class TableTrainer(StepTrainer):
             unless_frozen: Whether the step was made, a bool scalar. Default: True.
         """
         step = step_variable(self._parts.optimizer)
-        step.assign_add(1 if unless_frozen is None else tf.cast(unless_frozen, step.dtype))
+        with beside_step(self._parts.optimizer):
+            step.assign_add(1 if unless_frozen is None else tf.cast(unless_frozen, step.dtype))
 
     def sums(self, keys: tf.Tensor, gradients: tf.Tensor, scale: Any) -> Any:
         """Distinct keys and the sums of their gradients, in the dtype that rules compute in.
@@ -427,7 +430,9 @@ class TableTrainer(StepTrainer):
             sums = self._clipped(waiting.values / steps)
             self.train_sums(waiting.keys, sums, has_turn=True)
 
-        run_if(tf.equal((step_variable(self._parts.optimizer) + 1) % steps, 0), update)
+        with beside_step(self._parts.optimizer):
+            due = tf.equal((step_variable(self._parts.optimizer) + 1) % steps, 0)
+        run_if(due, update)
 
     def _clipped(self, sums: tf.Tensor) -> tf.Tensor:
         optimizer = self._parts.optimizer
@@ -436,11 +441,14 @@ class TableTrainer(StepTrainer):
     def _run_fused(
         self, keys: tf.Tensor, gradients: tf.Tensor, distinct: bool, unless_frozen: tf.Tensor | None
     ) -> None:
-        table, optimizer, decay = self._parts.table, self._parts.optimizer, self._parts.weight_decay
-        step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
-        max_counter = tf.cast(self.state[0], tf.float64) if self.state else None
+        table, optimizer = self._parts.table, self._parts.optimizer
         rule: str = fused_rule(optimizer)  # type: ignore[assignment]
-        hyper = hyper_parameters(optimizer, weight_decay=decay, max_counter=max_counter)
+        hyper, step = rule_inputs(
+            optimizer,
+            weight_decay=self._parts.weight_decay,
+            is_own=self._parts.is_own,
+            max_counter=self.state[0] if self.state else None,
+        )
         applied = table.apply(
             keys,
             gradients,
@@ -465,7 +473,9 @@ class TableTrainer(StepTrainer):
             largest = tf.reduce_max(tf.stack(of_parts))
             self.state[0].assign(tf.cast(1.0 + largest, self.state[0].dtype))
 
-        run_if(tf.equal((step + 1) % optimizer.max_counter_every, 0), look)
+        with tf.device("/CPU:0"):  # as the step
+            due = tf.equal((step + 1) % optimizer.max_counter_every, 0)
+        run_if(due, look)
 
     def _run_on_rows(self, rows: RowOptimizer, keys: tf.Tensor, gradients: tf.Tensor) -> None:
         table, optimizer, rule = self._parts.table, self._parts.optimizer, self._external_rule(rows)
@@ -478,7 +488,8 @@ class TableTrainer(StepTrainer):
         # restored.
         count = tf.shape(weights)[0]
         none = tf.equal(count, 0)
-        stand_in = [[0, tf.cast(none, tf.int32)], [0, 0]]
+        with tf.device("/CPU:0"):  # a GPU would cast a copy, and the result be copied back
+            stand_in = [[0, tf.cast(none, tf.int32)], [0, 0]]
         # Copied, because the step changes the variables.
         columns = [
             (variable, tf.identity(variable.value)) for variable in self.state if variable.ndim
@@ -509,12 +520,13 @@ def max_counter_of(optimizer: Any) -> list[Any]:
     """Returns the largest count of all rows plus 1, if the rule needs it."""
     if getattr(optimizer, "max_counter_every", None) is None:
         return []
+
+    def counter() -> keras.Variable:
+        with tf.device("/CPU:0"):  # as all numbers that the op of a step takes
+            return keras.Variable(1.0, dtype="float32", trainable=False, name="max_counter")
+
     with tf.init_scope():
-        return [
-            in_own_thread(
-                lambda: keras.Variable(1.0, dtype="float32", trainable=False, name="max_counter")
-            )
-        ]
+        return [in_own_thread(counter)]
 
 
 class _StandIn:

@@ -120,6 +120,7 @@ class _Block:
     def __init__(self) -> None:
         self.graph = tf.compat.v1.get_default_graph()
         self.steps: list[_Step] = []
+        self.shared: dict[int, Any] = {}
 
     def make_steps(self) -> None:
         """Makes the steps that wait."""
@@ -151,6 +152,22 @@ def joined_steps() -> Iterator[None]:
         _local.block = before
 
 
+def _block_here() -> _Block | None:
+    """The block of `joined_steps`, except in a condition or a loop of a graph in it."""
+    block = _local.block
+    return block if block and block.graph is tf.compat.v1.get_default_graph() else None
+
+
+def shared(owner: Any, make: Callable[[], T]) -> T:
+    """The result of `make` for an object, made once in a block of `joined_steps`."""
+    block = _block_here()
+    if block is None:
+        return make()
+    if id(owner) not in block.shared:
+        block.shared[id(owner)] = make()
+    return block.shared[id(owner)]
+
+
 def join_step(
     table: Any, arguments: dict[str, Any], trained: tf.Tensor | None, alone: Callable[[], Any]
 ) -> bool:
@@ -164,9 +181,8 @@ def join_step(
     Returns:
         Whether it is left. False outside of a block.
     """
-    block = _local.block
-    # A step in a condition or a loop of a graph is made there.
-    if block is None or block.graph is not tf.compat.v1.get_default_graph():
+    block = _block_here()
+    if block is None:  # a step in a condition or a loop is made there
         return False
     if any(step.table is table for step in block.steps):
         block.make_steps()  # an op makes one step of a table

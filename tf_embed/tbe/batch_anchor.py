@@ -71,8 +71,9 @@ class BatchAnchor(Anchor):
         """
         batches, _ = super().slices_of(gradient)
         # Here the indices are a batch, and their number differs from the number of values.
-        count = tf.where(self._is_trained, tf.shape(gradient.values)[0], 0)
-        return batches, gradient.values[:count]
+        values = gradient.values
+        (values,) = self.unless_frozen(tf.shape(values)[0], values)
+        return batches, values
 
     @override
     def no_rows(self) -> tf.IndexedSlices:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from tf_embed.ops import table_batch_ops
 from tf_embed.ops.slot_ops import largest_slot
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer, Slot
-from tf_embed.optimizers.rules import fused_slots, hyper_parameters, step_variable
+from tf_embed.optimizers.rules import beside_step, fused_slots, rule_inputs, step_variable
 from tf_embed.optimizers.steps import StepTrainer, run_if
 from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
 from tf_embed.saving import keras_files
@@ -127,7 +127,8 @@ class BatchTrainer(StepTrainer):
     def advance(self, unless_frozen: None = None) -> None:
         """Increments the step."""
         del unless_frozen
-        step_variable(self.optimizer).assign_add(1)
+        with beside_step(self.optimizer):
+            step_variable(self.optimizer).assign_add(1)
 
     def train(
         self,
@@ -148,13 +149,13 @@ class BatchTrainer(StepTrainer):
         tables, optimizer = self._parts.tables, self.optimizer
         if not isinstance(scale, float) or scale != 1.0:
             gradients = gradients / tf.cast(scale, gradients.dtype)
-        step = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64) + 1
-        counter = tf.cast(self.state[0], tf.float64) if self.state else None
+        counter = self.state[0] if self.state else None
+        hyper, step = rule_inputs(optimizer, weight_decay=True, is_own=True, max_counter=counter)
         applied = table_batch_ops.apply_tables(
             [table.resource_handle for table in tables],
             batches,
             tf.reshape(gradients, [-1]),
-            hyper_parameters(optimizer, weight_decay=True, max_counter=counter),
+            hyper,
             step,
             dims=[table.options.dim for table in tables],
             combiner=self._combiner,
@@ -166,7 +167,9 @@ class BatchTrainer(StepTrainer):
             with tf.control_dependencies([] if applied is None else [applied]):
                 # After the op, so that the counters have this step.
                 every = optimizer.max_counter_every
-                run_if(tf.equal((step + 1) % every, 0), self._look_at_counters)
+                with tf.device("/CPU:0"):  # as the step
+                    due = tf.equal((step + 1) % every, 0)
+                run_if(due, self._look_at_counters)
 
     @property
     def decays_between_steps(self) -> bool:

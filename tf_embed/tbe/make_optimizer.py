@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tf_embed.configs import Config, as_enum, as_learning_rate
 from tf_embed.optimizers.row_rule_optimizer import RowRuleOptimizer
@@ -188,8 +189,9 @@ def optimizer_of_type(optim_type: Any, settings: OptimizerSettings) -> RowRuleOp
         return None
     if "weight_decay_mode" in used:
         _check_decay(owner, used, settings)
-    optimizer = maker(**{name: getattr(settings, name) for name in used})
-    optimizer.make_adjustable()
+    with tf.device("/CPU:0"):  # the op of a step takes its numbers on the host
+        optimizer = maker(**{name: getattr(settings, name) for name in used})
+        optimizer.make_adjustable()
     return optimizer
 
 

@@ -92,8 +92,8 @@ class Anchor(keras.Variable):
         self._table = table
         self._frozen = False
         # A layer may be built while a tf.function is traced, and the variable must outlive that
-        # graph. A Python bool would be a constant of a traced step.
-        with tf.init_scope():
+        # graph. A Python bool would be a constant of a traced step. Ops take it on the host.
+        with tf.init_scope(), tf.device("/CPU:0"):
             self._is_trained = tf.Variable(True, trainable=False, name=f"{name}_is_trained")
         self._own_trainer: Trainer | None = None
         # Whether Keras has named the layer of the table.
@@ -313,8 +313,15 @@ class Anchor(keras.Variable):
             with tf.device("/CPU:0"):
                 return routing_ops.unless_frozen(keys, values, self.is_trained)
         # Sliced in the graph: a step that is traced now must obey `frozen` when it runs.
-        count = tf.where(self._is_trained, tf.size(keys), 0)
-        return keys[:count], values[:count]
+        keys, values = self.unless_frozen(tf.size(keys), keys, values)
+        return keys, values
+
+    def unless_frozen(self, count: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        """The first `count` rows of tensors; none if gradients are ignored when a step runs."""
+        # A GPU has sizes in host memory. But it would select one of them in its own, and wait.
+        with tf.device("/CPU:0"):
+            end = tf.reshape(tf.where(self._is_trained, count, 0), [1])
+        return [tf.strided_slice(tensor, [0], end) for tensor in tensors]
 
     def _check_dtypes(self, gradient: tf.IndexedSlices) -> None:
         """Refuses slices that a user made and a cast would change."""

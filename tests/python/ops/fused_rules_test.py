@@ -187,7 +187,7 @@ class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
         numbers = {"epsilon": 0.25, "beta_2": 0.75, "beta_1": 0.5}
         slots = (wide("m"), wide("v"))
         optimizer = self.optimizer_of(rules.FusedRule("adam", slots, lambda *_: numbers))
-        hyper = rules.hyper_parameters(optimizer, weight_decay=True)
+        hyper, _ = rules.rule_inputs(optimizer, weight_decay=True, is_own=True)
         self.assertAllEqual(hyper, [0.5, 0.0, 0.5, 0.75, 0.25])
 
     def test_an_unknown_rule_is_refused_by_name(self):
@@ -219,7 +219,7 @@ class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(
             ValueError, "hyper-parameters of the rule 'momentum' must be momentum, nesterov"
         ):
-            rules.hyper_parameters(optimizer, weight_decay=False)
+            rules.rule_inputs(optimizer, weight_decay=False, is_own=True)
 
 
 class GradientDtypeTest(tf.test.TestCase, parameterized.TestCase):

@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 import tf_embed
-from support.cases.gpus import CPU, DIM, GPU, NEEDS_GPU, rows_of
+from support.cases.gpus import CPU, DIM, GPU, NEEDS_GPU, copies_of, rows_of
 from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
 
@@ -312,6 +312,53 @@ class ShardsTest(tf.test.TestCase, parameterized.TestCase):
         ):
             with self.assertRaisesRegex(ValueError, error):
                 tf_embed.Variable(devices=devices)
+
+
+class CopiesTest(tf.test.TestCase):
+    """Numbers of a step that ops take on the host. The host waits for the GPU at each copy."""
+
+    # No number of a step has the dtypes of these tables. Their keys and rows are copied if the GPU
+    # is emulated, which slices none.
+    KEY_DTYPE, VALUE_DTYPE = tf.uint64, tf.float16
+
+    def copies(self, tables: int, own: str | None) -> list[tuple[str, tf.DType]]:
+        dtypes = {"key_dtype": self.KEY_DTYPE, "value_dtype": self.VALUE_DTYPE}
+        layers = [DynamicEmbedding(DIM, optimizer=own, **dtypes) for _ in range(tables)]
+        with tf.device(GPU):
+            keys = tf.identity(tf.constant([3, 1, 3], self.KEY_DTYPE))
+            upstream = tf.identity(tf.ones([3, DIM], self.VALUE_DTYPE))
+        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.05))
+
+        @tf.function
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                rows = [layer(keys) for layer in layers]
+            anchors = [layer.variable.anchor for layer in layers]
+            gradients = tape.gradient(rows, anchors, output_gradients=[upstream] * tables)
+            if own is None:
+                optimizer.apply(gradients, anchors)
+                return
+            for anchor, gradient in zip(anchors, gradients, strict=True):
+                anchor.assign(gradient)  # as Keras's optimizers do
+
+        step.get_concrete_function()
+        copies = copies_of(step)
+        for layer in layers:
+            self.assertEqual(int(layer.variable.size()), 2)
+        return [
+            (name, dtype)
+            for name, dtype in copies
+            # The value of an anchor has the dtype of rows.
+            if "ReadVariableOp" in name or dtype not in (self.KEY_DTYPE, self.VALUE_DTYPE)
+        ]
+
+    def test_a_step_of_tables_with_their_own_optimizers_copies_nothing(self):
+        self.assertEmpty(self.copies(3, own="adam"))
+
+    def test_tables_of_one_optimizer_share_the_copies_of_its_numbers(self):
+        one, several = (self.copies(tables, own=None) for tables in (1, 3))
+        self.assertNotEmpty(one)
+        self.assertLen(several, len(one))
 
 
 class ModelTest(tf.test.TestCase, parameterized.TestCase):
