@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -194,6 +195,7 @@ class ThreadsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(v.lookup(keys), np.full([20, 4], total))
 
     @parameterized.parameters(False, True)
+    @pytest.mark.of_cpu("there, threads get each other's outputs of TensorFlow's eager ops")
     def test_steps_of_several_optimizers_lose_nothing(self, bp_v2):
         # Gradients are integers, so sums are exact in any order. Rows come by these steps.
         v = tf_embed.tfra.Variable(dim=4, bp_v2=bp_v2)

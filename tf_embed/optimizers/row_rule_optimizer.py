@@ -361,7 +361,10 @@ class RowRuleOptimizer(keras.optimizers.Optimizer, abc.ABC):
 
         def weights(shape: Any, dtype: Any = None) -> tf.Tensor:
             del shape
-            return tf.cast(tf.convert_to_tensor(variable), dtype)
+            # XLA compiles no function that makes a variable from another one. Outside of it, both
+            # are at hand.
+            with tf.init_scope():
+                return tf.cast(tf.convert_to_tensor(variable), dtype)
 
         return self.add_variable(
             shape=shape if slot.is_wide or not shape else (shape[0], 1),

@@ -41,7 +41,7 @@ def filled() -> tf_embed.Variable:
 
 def dense() -> keras.Model:
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", jit_compile=False)  # XLA does not know the emulated GPU
     return model
 
 
