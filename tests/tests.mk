@@ -40,7 +40,7 @@ test-nightly: test-system proof-system configured library $(VENV)/.ready
 .PHONY: test-emulated
 test-emulated: configured library $(VENV)/.ready
 	$(BAZEL) build //tests/cc/gpu:fake_gpu_plugin.so
-	$(EMULATED_GPU) $(PYTEST) --tier=default \
+	$(EMULATED_GPU) $(PYTEST) \
 	    $(addprefix tests/,docs integration one_embedding python sok tbe tfra)
 
 # Tables on what TensorFlow takes for a GPU and is the host. The files after those of GPUs know nothing
