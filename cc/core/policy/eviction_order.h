@@ -152,6 +152,32 @@ class Rank {
   constexpr uint64_t score() const { return score_; }
   constexpr uint64_t hash() const { return Turn(turned_hash_, 56); }
 
+  // A rank in 64 bits: a lower rank has an equal or higher priority of eviction. It has the length
+  // of the score, then as many bits of score and hash as fit, so that small scores lose no bit.
+  TF_EMBED_HOST_DEVICE inline uint64_t Priority() const {
+#if defined(__CUDA_ARCH__)
+    const int length = 64 - __clzll(static_cast<long long>(score_));
+#else
+    const int length = score_ == 0 ? 0 : 64 - __builtin_clzll(score_);
+#endif
+    // The leading 1 of the score follows from its length.
+    const uint64_t digits =
+        length < 2 ? turned_hash_ : score_ << (65 - length) | turned_hash_ >> (length - 1);
+    return ~(static_cast<uint64_t>(length) << kDigits | digits >> (64 - kDigits));
+  }
+  // The lowest rank of a priority. The highest priority gives the lowest rank of all.
+  static constexpr Rank LowestOf(uint64_t priority) {
+    const int length = static_cast<int>(~priority >> kDigits);
+    const uint64_t digits = ~priority << (64 - kDigits);
+    Rank rank;
+    rank.score_ = length;
+    rank.turned_hash_ = digits;
+    if (length < 2) return rank;
+    rank.score_ = uint64_t{1} << (length - 1) | digits >> (65 - length);
+    rank.turned_hash_ = digits << (length - 1);
+    return rank;
+  }
+
   friend constexpr bool operator<(const Rank& a, const Rank& b) {
     return a.score_ != b.score_ ? a.score_ < b.score_ : a.turned_hash_ < b.turned_hash_;
   }
@@ -160,6 +186,7 @@ class Rank {
   }
 
  private:
+  static constexpr int kDigits = 57;
   static constexpr uint64_t Turn(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
 
   uint64_t score_ = 0;

@@ -175,7 +175,7 @@ struct AddRowsKernel {
     });
     if (tile.lane() != 0) return;
     store.MarkOf<Tile>(row).Set(RowMark::Of(store.tick, false));
-    store.index.Insert<Tile>(rows.keys[i], HashKey(rows.keys[i]), number);
+    store.index.Insert<Tile>({rows.keys[i], number}, HashKey(rows.keys[i]));
   }
 };
 

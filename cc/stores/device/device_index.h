@@ -2,8 +2,8 @@
 // The index of a store in device memory maps keys to row numbers. It is an array of buckets, each a
 // 128-byte cache line. The search for a key starts at its home bucket.
 //
-//     | header: 7 digests, 1 count | - | key row hint | key row hint | ... 7 entries |
-//     0                            8   16             32
+//     | header: 7 digests, 1 count | priority | key row hint | key row hint | ... 7 entries |
+//     0                            8          16             32
 //
 // A digest is a byte of its key's hash, 1 to 255. 0 marks an empty lane, so every key is legal. An
 // 8-byte word holds all digests of a bucket and is compared at once. A tile with a lane for each
@@ -19,12 +19,13 @@
 // reasons. An index is at most three quarters full, and rows take most of a device's memory. When
 // an index is rebuilt, rows stay where they are, so growth needs no second copy of them.
 //
-// A hint is a lower bound of a row's rank in the eviction order. With hints, the lowest row is
-// found by reading cache lines of the index and few rows (policy_kernels.h).
+// A hint is a lower bound of a row's rank in the eviction order, and a priority is a bound for all
+// rows of a bucket. With them, the lowest row is found by reading the first 16 bytes of buckets and
+// few entries and rows (victim_kernels.h).
 //
 // Launches: in each launch, either all tiles look keys up, or all insert new keys, or all erase
 // keys, and no key occurs twice. So no tile meets a half-written entry, and there are no locks.
-// Only hints are written during lookups, which do not use them.
+// Only hints and priorities are written during lookups, which do not use them.
 #ifndef TF_EMBED_CC_STORES_DEVICE_DEVICE_INDEX_H_
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_INDEX_H_
 
@@ -47,6 +48,7 @@ struct alignas(64) DeviceBucket {
   static constexpr size_t kLanes = 7;
   static constexpr int kPassedShift = 56;
   static constexpr uint64_t kMaxPassed = 255;
+  static constexpr uint32_t kNoHint = 0;
 
   struct alignas(16) Entry {  // read by one load
     int64_t key;
@@ -54,16 +56,22 @@ struct alignas(64) DeviceBucket {
     // 1 + a score that the row had (eviction_order.h). It is at most the present score: uses only
     // raise the score, because the steps and the clock of the caller only rise. All other changes
     // of a row's statistics set kNoHint.
-    uint32_t hint;
+    uint32_t hint = kNoHint;
   };
-  static constexpr uint32_t kNoHint = 0;
+  // Rank::Priority of a row of unknown rank.
+  static constexpr uint64_t kUnknownPriority = ~uint64_t{0};
 
   uint64_t header;
-  uint64_t unused;
+  // At least the priority of each row, and 0 before the first. Like hints, it may be too high,
+  // because rows that were used or have left do not lower it.
+  uint64_t priority;
   Entry entries[kLanes];
 
   static TF_EMBED_DEVICE uint32_t Digest(uint64_t header, size_t lane) {
     return static_cast<uint32_t>(header >> (8 * lane)) & 255u;
+  }
+  static TF_EMBED_DEVICE bool HasRows(uint64_t header) {
+    return header << (64 - kPassedShift) != 0;
   }
   static TF_EMBED_DEVICE uint64_t Passed(uint64_t header) { return header >> kPassedShift; }
 
@@ -144,9 +152,11 @@ struct IndexView {
     }
   }
 
-  // Inserts an absent key. A single lane calls it. REQUIRES: the index has an empty lane.
+  // Inserts an absent key, with a bound of its priority. A single lane calls it. REQUIRES: the
+  // index has an empty lane.
   template <class Tile>
-  TF_EMBED_DEVICE void Insert(int64_t key, uint64_t hash, uint32_t row) const {
+  TF_EMBED_DEVICE void Insert(const DeviceBucket::Entry& entry, uint64_t hash,
+                              uint64_t priority = DeviceBucket::kUnknownPriority) const {
     uint64_t bucket = HomeOf(hash);
     uint64_t header = Tile::Load(&buckets[bucket].header);
     for (;;) {
@@ -159,7 +169,8 @@ struct IndexView {
         // none can see the digest without the entry.
         const uint64_t with = header | DigestOf(hash) << (8 * lane);
         if (!Tile::CompareExchange(&buckets[bucket].header, &header, with)) continue;
-        buckets[bucket].entries[lane] = DeviceBucket::Entry{key, row, DeviceBucket::kNoHint};
+        buckets[bucket].entries[lane] = entry;
+        Tile::Max(&buckets[bucket].priority, priority);
         return;
       }
       // The bucket is full: count the key, so that searches go on to the next bucket.
@@ -171,6 +182,13 @@ struct IndexView {
       bucket = After(bucket);
       header = Tile::Load(&buckets[bucket].header);
     }
+  }
+
+  // Removes what is known of the rank of the row at a place. A single lane calls it.
+  template <class Tile>
+  TF_EMBED_DEVICE void ForgetRank(uint64_t place) const {
+    EntryAt(place).hint = DeviceBucket::kNoHint;
+    Tile::Exchange(&buckets[place / DeviceBucket::kLanes].priority, DeviceBucket::kUnknownPriority);
   }
 
   // Erases the key found at a place. Returns false if another lane has done so in this launch. A

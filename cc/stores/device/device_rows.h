@@ -240,6 +240,7 @@ struct StoreView {
   RowSlabs rows;
   DeviceRowLayout layout;
   StatisticSet statistics;
+  EvictionOrder eviction = EvictionOrder::kScore;  // without hints
   StoreCounts* counts = nullptr;
   StoreTallies* tallies = nullptr;
   const char* initial_slots = nullptr;  // [slot_bytes]
@@ -276,6 +277,17 @@ struct StoreView {
 TF_EMBED_DEVICE uint64_t ScoreBitsOf(int64_t score) {  // RowStatistics::ScoreBits
   // With the sign bit turned, signed scores are in order as unsigned words.
   return static_cast<uint64_t>(score) ^ uint64_t { 1 } << 63;
+}
+
+// Whether the index has hints and priorities. Users may lower scores, so these would be no bounds.
+TF_EMBED_DEVICE bool HasHints(EvictionOrder order) { return order != EvictionOrder::kScore; }
+
+// The score of a row that is inserted at a moment.
+inline uint64_t NewScore(EvictionOrder order, const Moment& now) {
+  RowStatistics::Word words[StatisticSet::kMax];
+  RowStatistics row(StatisticsOf(order), words);
+  row.Begin(now);
+  return RankOf(order, row, 0).score();
 }
 
 // RowStatistics, for kernels. A single lane calls it.

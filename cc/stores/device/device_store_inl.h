@@ -248,6 +248,7 @@ class DeviceStoreImpl final : public DeviceStore,
   Status NewContent(const ExecContext& context, std::unique_ptr<Content>* content) const;
   StoreView View() const {
     StoreView view = content_->View(options_.policy.statistics);
+    view.eviction = options_.policy.eviction;
     view.tallies = tallies_;
     view.tick = tick_.load(std::memory_order_relaxed);
     if (changes_ != nullptr) view.period = changes_->period();

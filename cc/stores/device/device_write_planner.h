@@ -25,6 +25,7 @@
 #include "cc/stores/device/device_store.h"
 #include "cc/stores/device/policy_kernels.h"
 #include "cc/stores/device/table_kernels.h"
+#include "cc/stores/device/victim_kernels.h"
 
 namespace tf_embed {
 
@@ -98,6 +99,7 @@ class DeviceWritePlanner {
 
   StoreView View() const {
     StoreView view = content_.View(policy_.statistics);
+    view.eviction = policy_.eviction;
     view.tallies = tallies_;
     return view;
   }
@@ -297,14 +299,19 @@ Status DeviceWritePlanner<Device>::Choose(const KeyBatch& batch, const GroupsVie
   LaunchLanes(
       device_, context_, size, kPlaceCost,
       FirstCandidatesKernel{sorted_numbers.data(), size, eviction_sets, firsts, num_firsts.data()});
-  device_.Launch(
-      context_, size, kFindCost,
-      ChooseVictimsKernel{View(), eviction_sets, firsts, num_firsts.data(), sorted_numbers.data(),
-                          to, size, NewRows{wanted.marks, bound}, scores.data(), policy_.eviction,
-                          context_.now.step, victims.data(), coming});
-  TF_EMBED_RETURN_IF_ERROR(device_.RunningSum(context_, coming, size + 1));
+  device_.Launch(context_, size, kFindCost,
+                 ChooseVictimsKernel{View(), eviction_sets, firsts, num_firsts.data(),
+                                     sorted_numbers.data(), to, size, NewRows{wanted.marks, bound},
+                                     scores.data(), context_.now.step, victims.data(), coming});
+  Status status = device_.RunningSum(context_, coming, size + 1);
   // Only what tells the host can fail now.
-  return Evict(victims.data(), size, &tallies_->evicted);
+  if (status.ok()) status = Evict(victims.data(), size, &tallies_->evicted);
+  if (!status.ok()) {
+    // The victims stay, but the priorities of their buckets no longer include them.
+    LaunchLanes(device_, context_, size, kPlaceCost,
+                ForgetRanksKernel{content_.index(), victims.data(), size});
+  }
+  return status;
 }
 
 }  // namespace tf_embed

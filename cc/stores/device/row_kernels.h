@@ -101,6 +101,7 @@ struct WriteKernel {
   bool uses;
   Moment now;
   Verb verb;
+  uint64_t new_score = NewScore(store.eviction, now);  // on the host
 
   template <class Tile>
   TF_EMBED_DEVICE void operator()(const Tile& tile, size_t number) const {
@@ -150,7 +151,14 @@ struct WriteKernel {
     SetScore(statistics, group);
     statistics.NoteChange(store.period);
     if (store.layout.has_marks) store.template MarkOf<Tile>(store.Row(added)).Change(store.tick);
-    store.index.template Insert<Tile>(group.key, HashKey(group.key), added);
+    const uint64_t hash = HashKey(group.key);
+    DeviceBucket::Entry entry{group.key, added};
+    uint64_t priority = DeviceBucket::kUnknownPriority;
+    if (HasHints(store.eviction)) {
+      entry.hint = DeviceBucket::HintOf(new_score);
+      priority = Rank(new_score, hash).Priority();
+    }
+    store.index.template Insert<Tile>(entry, hash, priority);
   }
   template <class Tile>
   TF_EMBED_DEVICE void NotePresent(const DeviceGroup& group, uint32_t row) const {

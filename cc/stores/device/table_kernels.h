@@ -22,7 +22,7 @@ struct ReindexKernel {
     if (tile.lane() != 0 || !from.Holds<Tile>(place)) return;
     const DeviceBucket::Entry& entry = from.EntryAt(place);
     // The launch reads one index and only inserts into the other. Rows stay where they are.
-    to.Insert<Tile>(entry.key, HashKey(entry.key), entry.row);
+    to.Insert<Tile>(entry, HashKey(entry.key), from.buckets[place / DeviceBucket::kLanes].priority);
   }
 };
 
@@ -66,7 +66,7 @@ struct CopyStoreKernel {
     CopyBytes(tile, old_row + slots, from.layout.slot_bytes, row + slots);
     ForEachLane(tile, from.layout.words,
                 [&](size_t i) { to.StatisticsOf(row)[i] = from.StatisticsOf(old_row)[i]; });
-    if (tile.lane() == 0) to.index.Insert<Tile>(entry.key, HashKey(entry.key), number);
+    if (tile.lane() == 0) to.index.Insert<Tile>({entry.key, number}, HashKey(entry.key));
   }
 };
 
@@ -202,7 +202,7 @@ struct AssignStatisticsKernel {
     const uint64_t place = store.index.Find(tile, group.key, HashKey(group.key), &row);
     if (row == kNoRow || tile.lane() != 0) return;
     // The row may rank lower from now on.
-    store.index.EntryAt(place).hint = DeviceBucket::kNoHint;
+    store.index.ForgetRank<Tile>(place);
     const DeviceStatistics<Tile> present{store.statistics, store.StatisticsOf(store.Row(row))};
     const uint64_t* const words = statistics + batch.Last(group) * set.size();
     for (size_t i = 0; i + 1 < StatisticSet::kMax; ++i) {  // all but the last, kChange
