@@ -39,7 +39,7 @@ absl::Status TogetherOnGpu(const ExecContext& exec, size_t count,
   each.queue = &queue;
   Status status;
   for (size_t i = 0; i < count && status.ok(); ++i) {
-    queue.NextStore();
+    queue.NextStore(exec);
     status = work(each, i);
   }
   const Status launched = queue.Finish(exec);

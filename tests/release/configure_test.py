@@ -133,8 +133,8 @@ class ConfigureTest(parameterized.TestCase):
 
     def test_one_that_does_not_serve_is_named_with_the_reason(self):
         cases = [
-            ("of CUDA 11.8.131, not of 12 or 13", {"version": "11.8"}),
-            ("of CUDA 14.0.131, not of 12 or 13", {"version": "14.0"}),
+            ("of CUDA 12.0.131, not of 12.1 to 13", {"version": "12.0"}),
+            ("of CUDA 14.0.131, not of 12.1 to 13", {"version": "14.0"}),
             (r"fails with .* \(x.h:1: error: this GCC is too new\)", {
                 "preprocess": "echo 'x.h:1: error: this GCC is too new'; exit 1"
             }),

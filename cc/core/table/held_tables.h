@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several tables that one thread holds for verbs that run on the threads of a pool, which may wait
-// for no lock of a table (lock_order.h):
+// Several tables that one thread holds for verbs whose launches on a device wait for each other
+// (launch_queue.h), or that run on the threads of a pool, which may wait for no lock of a table
+// (lock_order.h):
 //
 //     HeldTables held(allocator);
 //     TF_EMBED_RETURN_IF_ERROR(held.Take(tables, Held::kWriting));

@@ -177,7 +177,8 @@ class Table {
                         const SlotsIn& slots = {}, bool sets_rule = false);
   Status Accum(const ExecContext& context, const TableKeys& keys, const void* old_rows,
                const void* new_rows, const bool* exists);
-  // One step of a rule, with its change of all rows. Fails in a held table of another rule.
+  // One step of a rule, with its change of all rows. Fails in a held table of another rule, unless
+  // it is on a device.
   Status Apply(const ExecContext& context, const TableKeys& keys, const Gradients& gradients,
                const Rule& rule);
   Status Erase(const ExecContext& context, const TableKeys& keys);

@@ -74,7 +74,8 @@ cudaStream_t StreamOf(const ExecContext& context) {
 class OwnMemory {
  public:
   static OwnMemory& Get() {
-    static OwnMemory memory;
+    static OwnMemory& memory =
+        *new OwnMemory;  // other threads may use it at the end of the process
     return memory;
   }
   void Add(void* memory) {

@@ -77,7 +77,7 @@ class DeviceGroups {
   static size_t NumPlaces(size_t n) {
     const size_t least = n <= kUsualSize ? 3 * n : n + n / 2;
     size_t places = 2;
-    while (places < least) places *= 2;
+    while (places < least && places < size_t{1} << 32) places *= 2;  // a place has 32 bits
     return places;
   }
 

@@ -352,7 +352,13 @@ class CudaDevice {
 
 int NumGpus() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+  int driver = 0;
+  // Older drivers have no parameters of 30 KiB (launch_queue.h).
+  constexpr int kOldestDriver = 12010;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess ||
+      driver < kOldestDriver) {
+    count = 0;
+  }
   // Without CUDA there is no GPU. The error must not stay for other callers.
   (void)cudaGetLastError();
   return count;

@@ -235,13 +235,13 @@ Status DeviceStoreImpl<Device>::AddUnchanged(const ExecContext& context, const W
   TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(rows.size));
   const uint32_t size = static_cast<uint32_t>(rows.size);
   WholeRowArrays<Device> arrays(device_, context);
-  Array<uint32_t> coming(device_, context);
   TF_EMBED_RETURN_IF_ERROR(arrays.CopyIn(rows, content_->layout()));
-  TF_EMBED_RETURN_IF_ERROR(coming.Make(1));
-  device_.CopyIn(context, &size, sizeof(size), coming.data());
   bool all = false;
-  // All keys are new; MakeRoom reads this number like the total of any write.
-  if (!HasRoom(context, size, &all)) {
+  if (!HasRoom(context, size, &all) || !all) {
+    // All keys are new; MakeRoom reads this number like the total of any write.
+    Array<uint32_t> coming(device_, context);
+    TF_EMBED_RETURN_IF_ERROR(coming.Make(1));
+    device_.CopyIn(context, &size, sizeof(size), coming.data());
     TF_EMBED_RETURN_IF_ERROR(MakeRoom(context, size, coming.data(), &all));
   }
   // The store over the cache bounds it, so a lack of room here means a lack of memory.

@@ -2,7 +2,7 @@
 // The store in the memory of a device.
 //
 // A find is one launch, in which each tile of lanes looks up a few keys (device_index.h) and copies
-// their rows. A write groups the batch's equal keys and numbers the absent keys in batch order.
+// their rows. A write groups the batch's equal keys and numbers the absent keys.
 // Then a tile changes the row of each distinct key (row_kernels.h); a lookup that inserts has
 // separate kernels for this step (find_or_insert_kernels.h). No kernel locks a row.
 //
@@ -24,7 +24,8 @@
 // If the byte limit allows no more rows, new keys are refused and counted. If the policy bounds
 // rows, they evict others instead (policy_kernels.h). Neither case asks the device. If device
 // memory runs out, the verb fails before it changes a row, although expired rows may have left.
-// Nothing is written beyond the room, because the kernel compares each new row's number with it.
+// Nothing is written beyond the room: the host's bound proves that all new rows fit, or else the
+// kernel compares each new row's number with the room.
 //
 // Locks: StoreLocks. A verb that changes anything holds both exclusively, except that finds note
 // uses, by atomics. The verbs of a cache run
@@ -290,8 +291,11 @@ class DeviceStoreImpl final : public DeviceStore,
     if (has_room || content_->full()) return Status();
     if (context.queue == nullptr) {
       content_->RequestRowCount(context);
-    } else {
+      return Status();
+    }
+    try {
       context.queue->AtEnd([this](const ExecContext& now) { content_->RequestRowCount(now); });
+    } catch (const std::bad_alloc&) {  // a later verb requests it
     }
     return Status();
   }

@@ -5,15 +5,16 @@
 //     LaunchQueue queue(stores.size());
 //     context.queue = &queue;
 //     for (Store* store : stores) {
-//       queue.NextStore();
+//       queue.NextStore(context);
 //       status = store->Apply(context, ...);
 //     }
 //     status = queue.Finish(context);
 //
 // A verb that needs the device sooner, to wait for it or for a launch that can't wait, makes the
-// launches so far. So verbs know nothing of the queue. Each store's launches keep their order.
+// launches so far. So verbs need not know of the queue. Each store's launches keep their order.
 //
-// REQUIRES: the caller holds the stores until Finish, which are on one device.
+// REQUIRES: the caller holds the stores until Finish. They are on one device, and their verbs on
+// one stream.
 #ifndef TF_EMBED_CC_STORES_DEVICE_LAUNCH_QUEUE_H_
 #define TF_EMBED_CC_STORES_DEVICE_LAUNCH_QUEUE_H_
 
@@ -113,7 +114,7 @@ struct FillKernel {
 
 class LaunchQueue {
  public:
-  // May throw std::bad_alloc, and so may all but Finish.
+  // Throws std::bad_alloc without memory, as AtEnd does.
   explicit LaunchQueue(size_t most_stores) {
     stores_.reserve(most_stores);
     same_.reserve(most_stores);
@@ -121,14 +122,21 @@ class LaunchQueue {
   LaunchQueue(const LaunchQueue&) = delete;
   LaunchQueue& operator=(const LaunchQueue&) = delete;
 
-  // The next launches are of another store.
-  void NextStore() { stores_.emplace_back(); }
+  // The next launches are of another store. Makes those so far, if they have much scratch memory.
+  void NextStore(const ExecContext& context) {
+    if (bytes_ > kMostBytes) {
+      Flush(context);
+      End(context, ends_.size());
+    }
+    stores_.emplace_back();
+    ended_ = ends_.size();
+  }
 
   // Makes all launches, and ends what waits for them. Called once, also if a verb has failed.
   // Returns the first failure of a launch.
   Status Finish(const ExecContext& context) {
     Flush(context);
-    for (const auto& end : ends_) end(context);
+    End(context, ends_.size());
     return check_ == nullptr ? Status() : check_(context, device_);
   }
 
@@ -136,7 +144,16 @@ class LaunchQueue {
   void AtEnd(std::function<void(const ExecContext& context)> end) {
     ends_.push_back(std::move(end));
   }
-
+  // The same for scratch memory that `end` frees.
+  void Keep(size_t bytes, std::function<void(const ExecContext& context)> end) {
+    AtEnd(std::move(end));
+    bytes_ += bytes;
+  }
+  // Frees the scratch memory of stores whose verbs have ended.
+  void FreeSome(const ExecContext& context) {
+    Flush(context);
+    End(context, ended_);
+  }
   // For QueuedDevice. `kBlocks`: by LaunchBlocks.
   template <bool kBlocks, class Device, class Kernel>
   void Add(const Device& device, size_t tiles, size_t cost, const Kernel& kernel) {
@@ -178,6 +195,9 @@ class LaunchQueue {
     std::unique_ptr<unsigned char[]> kernel;
   };
 
+  // Tables that take more are large enough to fill launches of their own.
+  static constexpr size_t kMostBytes = size_t{256} << 20;
+
   // The launches of a store.
   struct Waiting {
     std::vector<Launch> launches;
@@ -185,6 +205,13 @@ class LaunchQueue {
     size_t left() const { return launches.size() - done; }
     const Launch& next() const { return launches[done]; }
   };
+
+  void End(const ExecContext& context, size_t count) {
+    for (size_t i = 0; i < count; ++i) ends_[i](context);
+    ends_.erase(ends_.begin(), ends_.begin() + static_cast<std::ptrdiff_t>(count));
+    ended_ = 0;
+    bytes_ = 0;
+  }
 
   template <class Device>
   static Status Check(const ExecContext& context, const void* device) {
@@ -221,6 +248,8 @@ class LaunchQueue {
   const void* device_ = nullptr;
   Status (*check_)(const ExecContext& context, const void* device) = nullptr;
   std::vector<std::function<void(const ExecContext& context)>> ends_;
+  size_t ended_ = 0;  // of these, of stores whose verbs have ended
+  size_t bytes_ = 0;  // of scratch memory
 };
 
 // A device whose launches wait in the queue of the context, if there is one.
@@ -253,11 +282,16 @@ class QueuedDevice final : public Device {
 
   // The memory of a verb is freed at the end, after the launches that use it.
   void* Allocate(const ExecContext& context, size_t bytes) const {
-    void* const memory = Device::Allocate(context, bytes);
-    if (memory == nullptr || context.queue == nullptr) return memory;
+    void* memory = Device::Allocate(context, bytes);
+    if (context.queue == nullptr) return memory;
+    if (memory == nullptr) {
+      context.queue->FreeSome(context);
+      memory = Device::Allocate(context, bytes);
+    }
+    if (memory == nullptr) return nullptr;
     try {
       // With a copy of the device: the array may be of an object that is gone by then.
-      context.queue->AtEnd([device = Device(*this), memory, bytes](const ExecContext& now) {
+      context.queue->Keep(bytes, [device = Device(*this), memory, bytes](const ExecContext& now) {
         device.Free(now, memory, bytes);
       });
     } catch (const std::bad_alloc&) {
@@ -301,10 +335,15 @@ class QueuedDevice final : public Device {
   bool Waits(const ExecContext& context, size_t tiles, size_t cost, const Kernel& kernel) const {
     if (context.queue == nullptr) return false;
     if constexpr (kMayWait<Kernel>) {
-      if (tiles > 0)
+      if (tiles == 0) return true;
+      try {
         context.queue->template Add<kBlocks>(*static_cast<const Device*>(this), tiles, cost,
                                              kernel);
-      return true;
+        return true;
+      } catch (const std::bad_alloc&) {  // a verb that has begun to write must not fail
+        context.queue->Flush(context);
+        return false;
+      }
     } else {
       context.queue->Flush(context);
       return false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An upper bound on the number of rows of a store on a device, which the host knows without asking
-// the device. REQUIRES: a writer's locks.
+// the device. If it leaves room for a batch, kernels write its new rows without a check, so the
+// bound must never be too low. REQUIRES: a writer's locks.
 #ifndef TF_EMBED_CC_STORES_DEVICE_ROW_COUNT_BOUND_H_
 #define TF_EMBED_CC_STORES_DEVICE_ROW_COUNT_BOUND_H_
 

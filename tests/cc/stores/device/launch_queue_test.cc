@@ -77,10 +77,10 @@ class LaunchQueueTest : public testing::TestWithParam<DeviceKind> {
     ExecContext queued = context;
     queued.queue = &queue;
     for (const Pair& pair : pairs) {
-      queue.NextStore();
+      queue.NextStore(context);
       ASSERT_TRUE(verb(queued, pair, pair.together.get()).ok());
     }
-    ASSERT_TRUE(queue.Finish(queued).ok());
+    ASSERT_TRUE(queue.Finish(context).ok());
     for (size_t i = 0; finds && i < pairs.size(); ++i) {
       ExpectSameBits(wanted[i], pairs[i].step->rows.Values(), "rows of a lookup");
     }
@@ -207,7 +207,7 @@ void CountCalls(size_t num_stores, Calls* find, Calls* apply) {
     ExecContext context = ExecContext::Serial();
     if (num_stores > 1) context.queue = &queue;
     for (size_t i = 0; i < num_stores; ++i) {
-      queue.NextStore();
+      queue.NextStore(context);
       EXPECT_TRUE(verb(context, *steps[i], stores[i].get()).ok());
     }
     EXPECT_TRUE(queue.Finish(context).ok());
