@@ -150,14 +150,20 @@ TF_EMBED_DEVICE void CopyRows(const Tile& tile, const char* from, size_t bytes, 
     }
     return;
   }
+  const uint32_t given = tile.Where(own_source != 0);
+  if (given == 0) return;
+  // No load has a condition: nvcc would let the third wait for the first. Instead of a row that is
+  // not given, another row is read, and instead of units after the end the last.
+  const uint64_t some_source = tile.From(own_source, LowestBit(given));
+  const uint64_t own_read = own_source == 0 ? some_source : own_source;
   const auto units = static_cast<uint32_t>(bytes / sizeof(Held));
   for (uint32_t first = 0; first < units; first += Tile::kLanes) {
     const uint32_t unit = first + static_cast<uint32_t>(tile.lane());
+    const uint32_t read = unit < units ? unit : units - 1;
     Held held[kRows];
     TF_EMBED_UNROLL
     for (uint32_t r = 0; r != kRows; ++r) {
-      const auto* const source = reinterpret_cast<const Unit<Held>*>(tile.From(own_source, r));
-      if (source != nullptr && unit < units) held[r] = source[unit].value;
+      held[r] = reinterpret_cast<const Unit<Held>*>(tile.From(own_read, r))[read].value;
     }
     TF_EMBED_UNROLL
     for (uint32_t r = 0; r != kRows; ++r) {
