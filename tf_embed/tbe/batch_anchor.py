@@ -72,7 +72,7 @@ class BatchAnchor(Anchor):
         batches, _ = super().slices_of(gradient)
         # Here the indices are a batch, and their number differs from the number of values.
         values = gradient.values
-        (values,) = self.unless_frozen(tf.shape(values)[0], values)
+        (values,) = self._unless_frozen(tf.shape(values)[0], values)
         return batches, values
 
     @override

@@ -313,10 +313,10 @@ class Anchor(keras.Variable):
             with tf.device("/CPU:0"):
                 return routing_ops.unless_frozen(keys, values, self.is_trained)
         # Sliced in the graph: a step that is traced now must obey `frozen` when it runs.
-        keys, values = self.unless_frozen(tf.size(keys), keys, values)
+        keys, values = self._unless_frozen(tf.size(keys), keys, values)
         return keys, values
 
-    def unless_frozen(self, count: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
+    def _unless_frozen(self, count: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
         """The first `count` rows of tensors; none if gradients are ignored when a step runs."""
         # A GPU has sizes in host memory. But it would select one of them in its own, and wait.
         with tf.device("/CPU:0"):
