@@ -14,6 +14,7 @@ from tf_embed.one_embedding.row_drawer import RowDrawer
 from tf_embed.table import lookups
 from tf_embed.table.lookups import Lookup
 from tf_embed.table.sharding import default_partition_fn
+from tf_embed.variable.anchor import unless_frozen
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.variable import Variable
 
@@ -144,5 +145,5 @@ def _insert_unless_frozen(member: Variable, keys: tf.Tensor, defaults: tf.Tensor
     """Inserts the rows of absent keys that a step would insert, unless frozen at run time."""
     assert member.anchor is not None  # tables of layers are trainable
     # A slice instead of a condition, so that workers that disagree do not wait for each other.
-    keys, defaults = member.anchor.unless_frozen(tf.size(keys), keys, defaults)
+    keys, defaults = unless_frozen(member.anchor, tf.size(keys), keys, defaults)
     member.table.find_or_insert(keys, defaults, training=True)

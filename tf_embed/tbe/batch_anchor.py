@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from tf_embed.saving import keras_weights
 from tf_embed.table.table import Table
-from tf_embed.variable.anchor import Anchor
+from tf_embed.variable.anchor import Anchor, unless_frozen
 
 
 class BatchAnchor(Anchor):
@@ -72,7 +72,7 @@ class BatchAnchor(Anchor):
         batches, _ = super().slices_of(gradient)
         # Here the indices are a batch, and their number differs from the number of values.
         values = gradient.values
-        (values,) = self._unless_frozen(tf.shape(values)[0], values)
+        (values,) = unless_frozen(self, tf.shape(values)[0], values)
         return batches, values
 
     @override

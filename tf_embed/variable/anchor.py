@@ -313,15 +313,8 @@ class Anchor(keras.Variable):
             with tf.device("/CPU:0"):
                 return routing_ops.unless_frozen(keys, values, self.is_trained)
         # Sliced in the graph: a step that is traced now must obey `frozen` when it runs.
-        keys, values = self._unless_frozen(tf.size(keys), keys, values)
+        keys, values = unless_frozen(self, tf.size(keys), keys, values)
         return keys, values
-
-    def _unless_frozen(self, count: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """The first `count` rows of tensors; none if gradients are ignored when a step runs."""
-        # A GPU has sizes in host memory. But it would select one of them in its own, and wait.
-        with tf.device("/CPU:0"):
-            end = tf.reshape(tf.where(self._is_trained, count, 0), [1])
-        return [tf.strided_slice(tensor, [0], end) for tensor in tensors]
 
     def _check_dtypes(self, gradient: tf.IndexedSlices) -> None:
         """Refuses slices that a user made and a cast would change."""
@@ -465,3 +458,11 @@ def _dtype_of_anchor(value_dtype: tf.DType) -> str:
     on_workers = strategies.worker_count(tf.distribute.get_strategy()) > 1
     # A new variable is broadcast, which TensorFlow does not support for bfloat16.
     return "float32" if on_workers and value_dtype == tf.bfloat16 else value_dtype.name
+
+
+def unless_frozen(anchor: Anchor, count: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
+    """The first `count` rows of tensors; none if gradients are ignored when a step runs."""
+    # A GPU has sizes in host memory. But it would select one of them in its own, and wait.
+    with tf.device("/CPU:0"):
+        end = tf.reshape(tf.where(anchor.is_trained, count, 0), [1])
+    return [tf.strided_slice(tensor, [0], end) for tensor in tensors]
