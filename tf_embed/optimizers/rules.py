@@ -253,6 +253,7 @@ def _rate_and_step(optimizer: keras.optimizers.Optimizer) -> tuple[tf.Tensor, tf
             # One tensor, because the host waits for the GPU at each copy.
             both = tf.where([True, False], tf.bitcast(rate, tf.int64), count)
             with tf.device("/CPU:0"):
+                both = tf.identity(both)  # eager ops would copy it each
                 rate, count = tf.bitcast(both[0], tf.float64), both[1]
     with tf.device("/CPU:0"):
         return rate, count + 1

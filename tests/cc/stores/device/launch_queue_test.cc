@@ -3,6 +3,7 @@
 // a step calls the device.
 #include "cc/stores/device/launch_queue.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -133,6 +134,56 @@ TEST_P(LaunchQueueTest, GivesTheRowsOfSingleVerbs) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, LaunchQueueTest, testing::ValuesIn(ContractDevices()),
                          NameOfDevice);
+
+// Has so many bytes at a time.
+class LimitedAllocator : public Allocator {
+ public:
+  void* Allocate(size_t bytes) override {
+    if (bytes > limit - used) return nullptr;
+    used += bytes;
+    most = std::max(most, used);
+    return HostAllocator()->Allocate(bytes);
+  }
+  void Deallocate(void* memory, size_t bytes) override {
+    used -= bytes;
+    HostAllocator()->Deallocate(memory, bytes);
+  }
+
+  size_t limit = SIZE_MAX;
+  size_t used = 0;
+  size_t most = 0;
+};
+
+TEST(ScratchMemory, OfStoresWhoseVerbsHaveEndedIsFreedIfItIsShort) {
+  constexpr size_t kSize = 400, kDim = 16, kStores = 5;
+  const Rule rule = MakeRule(RuleKind::kSgd, kDim);
+  LimitedAllocator allocator;
+  std::vector<std::unique_ptr<Store>> stores(kStores);
+  std::vector<std::unique_ptr<Step>> steps;
+  for (std::unique_ptr<Store>& store : stores) {
+    StoreOptions options;
+    options.dim = kDim;
+    options.init_size = 4 * kSize;
+    options.allocator = &allocator;
+    ASSERT_TRUE(NewEmulatedDeviceStore(options, DeviceOptions(), &store).ok());
+    steps.push_back(std::make_unique<Step>(EmulatedDeviceMemory(), kSize, kDim));
+    steps.back()->keys.Write(KeysFrom(0, kSize));
+  }
+  ExecContext context = ExecContext::Serial();
+  ASSERT_TRUE(steps[0]->Apply(context, stores[0].get(), rule).ok());
+  const size_t of_one = allocator.most - allocator.used;
+  allocator.limit = allocator.used + of_one + of_one / 2;
+  LaunchQueue queue(kStores);
+  ExecContext queued = context;
+  queued.queue = &queue;
+  for (size_t i = 0; i < kStores; ++i) {
+    queue.NextStore(context);
+    EXPECT_TRUE(steps[i]->Apply(queued, stores[i].get(), rule).ok()) << i;
+  }
+  ASSERT_TRUE(queue.Finish(context).ok());
+  EXPECT_EQ(allocator.limit, allocator.used + of_one + of_one / 2) << "all of it is free again";
+  for (const std::unique_ptr<Store>& store : stores) EXPECT_EQ(kSize, store->size());
+}
 
 // Counts what would be calls of a driver.
 struct Calls {
