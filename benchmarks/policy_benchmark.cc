@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times training steps on a stream of ids that drifts, with a table that is bounded to a tenth of
-// the ids and with one that is not; and says how often the ids of a batch were there.
+// Times training steps on a stream of ids that drifts, with tables that are bounded to a tenth of
+// the ids, with a bound that no row reaches, and without one; and says how often the ids of a batch
+// were there.
 //
 //     policy_benchmark [--json] [ids] [dim] [batch] [threads] [steps]
 //
@@ -79,6 +80,7 @@ int main(int argc, char** argv) {
 
   std::vector<Subject> subjects;
   subjects.push_back({"unbounded", RowPolicy(), nullptr});
+  subjects.push_back({"roomy", Bounded(ids * 2, EvictionOrder::kLru), nullptr});
   subjects.push_back({"lru", Bounded(ids / 10, EvictionOrder::kLru), nullptr});
   subjects.push_back({"lfu", Bounded(ids / 10, EvictionOrder::kLfu), nullptr});
   subjects.push_back({"ttl", Bounded(ids / 10, EvictionOrder::kTtl), nullptr});

@@ -285,7 +285,8 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
             `dtype` does not hold, or has numbers of another kind.
         ValueError: If `dtype` can't hold a number, or lists have different lengths.
     """
-    if isinstance(value, tf.Tensor) and value.dtype == dtype:
+    # Dtypes are compared by identity first, because their == takes a microsecond.
+    if isinstance(value, tf.Tensor) and (value.dtype is dtype or value.dtype == dtype):
         return value
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         raise TypeError(
@@ -318,7 +319,9 @@ def tensor_of(value: Any, dtype: tf.DType, argument: str, owner: str) -> tf.Tens
 
 def keys_of(value: Any, key_dtype: tf.DType, argument: str, owner: str) -> tf.Tensor:
     """Returns keys: `tensor_of`, and in a graph `unchanged`."""
-    return casts.unchanged(tensor_of(value, key_dtype, argument, owner), argument, owner)
+    keys = tensor_of(value, key_dtype, argument, owner)
+    # An eager tensor has `numpy`. The call alone would take a microsecond, for its decorator.
+    return keys if hasattr(keys, "numpy") else casts.unchanged(keys, argument, owner)
 
 
 def as_tensor(value: Any, argument: str, owner: str) -> tf.Tensor:

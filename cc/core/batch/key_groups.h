@@ -34,15 +34,19 @@ struct KeyGroup {
 
 class KeyGroups {
  public:
+  // Whether a group is kept.
+  using Keeps = std::function<bool(const KeyGroup& group)>;
+
   // Some adjacent groups, a few hundred at a time.
   class Range {
    public:
     // Moves to the next groups; false at the end.
     bool Next() {
-      if (groups_->distinct()) return NextKeys();
-      size_ = 0;
-      while (size_ + kTogether <= kMax && next_ < end_) NextPlaces();
-      return size_ > 0;
+      do {
+        if (!NextAny()) return false;
+        if (keeps_ != nullptr) Keep();
+      } while (size_ == 0);
+      return true;
     }
     size_t size() const { return size_; }
     const KeyGroup& operator[](size_t i) const { return some_[i]; }
@@ -52,8 +56,24 @@ class KeyGroups {
     static constexpr size_t kMax = 512;
     static constexpr size_t kTogether = 64;
 
-    Range(const KeyGroups* groups, size_t begin, size_t end)
-        : groups_(groups), walk_(groups->partition_, begin), next_(begin), end_(end) {}
+    Range(const KeyGroups* groups, const Keeps* keeps, size_t begin, size_t end)
+        : groups_(groups),
+          keeps_(keeps),
+          walk_(groups->partition_, begin),
+          next_(begin),
+          end_(end) {}
+
+    // As Next, of all groups.
+    bool NextAny() {
+      if (groups_->distinct()) return NextKeys();
+      size_ = 0;
+      while (size_ + kTogether <= kMax && next_ < end_) NextPlaces();
+      return size_ > 0;
+    }
+
+    void Keep() {
+      size_ = static_cast<size_t>(std::copy_if(some_, some_ + size_, some_, *keeps_) - some_);
+    }
 
     // Adds the groups of the next places. Their runs lie in as many cache lines as there are parts,
     // so the lines of some places are prefetched before the first is read.
@@ -92,6 +112,7 @@ class KeyGroups {
     }
 
     const KeyGroups* groups_;
+    const Keeps* keeps_;  // null: all are kept
     KeyPartition::Walk walk_;
     size_t next_;
     size_t end_;
@@ -108,14 +129,16 @@ class KeyGroups {
   Status Build(const ExecContext& context, const KeyBatch& batch, const bool* skip);
   bool distinct() const { return batch_.distinct; }
 
-  // Calls `work(&range)` for ranges that make up all groups, many at once. Returns the first
-  // failure, after which no more ranges are begun. `key_cost`: nanoseconds a key, roughly.
+  // Calls `work(&range)` for ranges that make up all groups, or the kept ones, many at once.
+  // Returns the first failure, after which no more ranges are begun. `key_cost`: nanoseconds a key,
+  // roughly.
   template <typename Work>
-  Status ForEachRange(const ExecContext& context, size_t key_cost, const Work& work) const {
+  Status ForEachRange(const ExecContext& context, size_t key_cost, const Work& work,
+                      const Keeps* keeps = nullptr) const {
     FirstFailure failure;
     const auto run = [&](size_t begin, size_t end) {
       if (failure.failed()) return;
-      Range range(this, begin, end);
+      Range range(this, keeps, begin, end);
       Status status = work(&range);
       if (!status.ok()) failure.Note(std::move(status));
     };

@@ -61,6 +61,8 @@ uint32_t RowMemory::Take(RowIdPool* pool) {
     const uint32_t row_id = pool->freed;
     LoadRow(Row(row_id), sizeof(pool->freed), &pool->freed);
     if (pool->num_freed > 0) --pool->num_freed;
+    // The next call reads the link of this row, and its caller writes the row.
+    if (pool->freed != kNoRowId) PrefetchRow(Row(pool->freed), layout_.stride);
     return row_id;
   }
   if (pool->run_next == pool->run_end) {

@@ -54,10 +54,9 @@ class VictimQueue {
     return Status();
   }
 
-  // A rank that is about to be popped, if any, for a prefetch.
-  const Rank* Ahead() const {
-    constexpr size_t kAhead = 12;
-    return next_ + kAhead < sorted_.size() ? &sorted_[next_ + kAhead] : nullptr;
+  // A rank that will be popped after `distance` others, if it is known, for a prefetch.
+  const Rank* Ahead(size_t distance) const {
+    return next_ + distance < sorted_.size() ? &sorted_[next_ + distance] : nullptr;
   }
 
   // Pops the lowest rank. REQUIRES: not empty.

@@ -14,6 +14,8 @@ namespace {
 constexpr size_t kMinVictims = 1024;
 constexpr size_t kVictimsDivisor = 16;
 constexpr size_t kSampleOneIn = 32;
+// Candidates from the prefetch of the statistics to their use, and from the prefetch of the bucket.
+constexpr size_t kAhead = 12;
 
 // Some keys whose rows are about to leave, in the order in which they were chosen. A row may be in
 // the queue twice, and a reader may raise its rank between the two pops, so equal keys need not be
@@ -73,7 +75,7 @@ Status WritePlanner::Run(const ExecContext& context, const KeyBatch& batch, Admi
   WritePlan plan(allocator_);
   Status status = Plan(context, batch, admits, survey, &plan);
   if (status.ok()) {
-    status = write(plan.decisions.data());
+    status = write(plan);
     Status noted = NoteInserted(batch, context.now, plan);
     if (status.ok()) status = std::move(noted);
   }
@@ -159,6 +161,7 @@ Status WritePlanner::Plan(const ExecContext& context, const KeyBatch& batch, Adm
   // A key without room is not forgotten: it stays admitted, and may get a row at its next apply.
   if (policy_.admission != nullptr) policy_.admission->Forget(keys.data(), room);
   for (size_t i = 0; i < room; ++i) decisions[positions[i]] = Decision::kInsert;
+  plan->num_inserts = room;
   plan->size_before = size;
   return Status();
 }
@@ -226,7 +229,8 @@ Status WritePlanner::EvictLowest(const ExecContext& context, size_t wanted, cons
       continue;
     }
     const Rank rank = victims_.Pop();
-    if (const Rank* ahead = victims_.Ahead()) rows_.Prefetch(ahead->hash());
+    if (const Rank* ahead = victims_.Ahead(2 * kAhead)) rows_.Prefetch(ahead->hash());
+    if (const Rank* ahead = victims_.Ahead(kAhead)) rows_.PrefetchStatistics(ahead->hash());
     const int64_t key = KeyOfHash(rank.hash());
     RowStatistics::Word* words = nullptr;
     TF_EMBED_RETURN_IF_ERROR(rows_.Find(key, rank.hash(), &words));

@@ -4,12 +4,12 @@
 //
 // A planned write:
 //   1. The store looks each distinct key up, notes uses, and fills in the plan's decisions:
-//      kAbsent, kExpired or kExpiredUnwanted.
+//      kAbsent, kExpired or kExpiredUnwanted. It may write the rows of the other keys already.
 //   2. The expired rows of the batch, and some others, are removed.
 //   3. Admission is asked. A bounded store without room evicts its lowest rows, except for rows in
 //      use at this step, or none if its bound refuses. Of the remaining keys, keys with room are
 //      kInsert; the others are kSkip.
-//   4. The store writes the batch by the decisions, and the inserted rows are counted.
+//   4. The store writes the rest of the batch by the decisions. The inserted rows are counted.
 //
 // The order of the batch decides, so a plan does not depend on threads.
 #ifndef TF_EMBED_CC_CORE_POLICY_WRITE_PLANNER_H_
@@ -54,6 +54,7 @@ struct WritePlan {
   // RowStatistics::ScoreBits by position, if the batch's scores decide which rows are inserted;
   // otherwise none.
   Buffer<uint64_t> scores;
+  size_t num_inserts = 0;
   size_t size_before = 0;  // rows in the store, once there is room
 };
 
@@ -70,8 +71,10 @@ class PlannedRows {
 
   virtual size_t size() const = 0;
 
-  // Prefetches a key that will be looked up soon.
+  // Prefetches a key that will be looked up later.
   virtual void Prefetch(uint64_t hash) const = 0;
+  // Prefetches the statistics of a key that was prefetched.
+  virtual void PrefetchStatistics(uint64_t /*hash*/) const {}
 
   // Points `words` to the statistics of a key's row, until the next call; null for an absent key.
   virtual Status Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const = 0;
@@ -96,7 +99,7 @@ class WritePlanner {
   // Step 1 above; all decisions are kNothing before it.
   using Survey = std::function<Status(WritePlan* plan)>;
   // Step 4 above.
-  using Write = std::function<Status(const Decision* decisions)>;
+  using Write = std::function<Status(const WritePlan& plan)>;
 
   // REQUIRES: `policy` and `rows` outlive the planner.
   WritePlanner(const RowPolicy& policy, Allocator* allocator, PlannedRows* rows)

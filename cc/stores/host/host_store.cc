@@ -46,8 +46,6 @@ size_t FirstAbsent(const KeyGroup& group, const bool* exists) {
   return first;
 }
 
-bool WantsAll(const KeyGroup&) { return true; }
-
 }  // namespace
 
 HostStore::HostStore(const StoreOptions& options, const RuleSlots& rule)
@@ -229,25 +227,31 @@ Status HostStore::Group(const ExecContext& context, const KeyBatch& batch, const
 
 template <typename Work>
 Status HostStore::RunPlanned(const ExecContext& context, const KeyBatch& batch,
-                             const KeyGroups& groups, Admits admits, const Wants& wants,
-                             size_t key_cost, const Work& work) {
-  const auto write_by = [&](const Decision* decisions) {
-    const Write write{content_.get(), context.now, decisions, batch.scores, batch.absent, tick()};
-    return groups.ForEachRange(context, key_cost,
-                               [&](KeyGroups::Range* range) { return work(write, range); });
+                             const KeyGroups& groups, Admits admits, size_t key_cost,
+                             const Work& work) {
+  const auto write_groups = [&](WritePlan* plan, const KeyGroups::Keeps* keeps) {
+    const Write write{content_.get(), context.now, plan, batch.scores, batch.absent, tick()};
+    return groups.ForEachRange(
+        context, key_cost, [&](KeyGroups::Range* range) { return work(write, range); }, keeps);
   };
-  if (!options_.policy.plans_writes()) return write_by(nullptr);
+  if (!options_.policy.plans_writes()) return write_groups(nullptr, nullptr);
   std::unique_lock<OrderedMutex> turn;
   if (context.held != Held::kWriting) turn = std::unique_lock<OrderedMutex>(locks_.policy);
-  if (context.restoring) return write_by(nullptr);
-  const auto survey = [&](WritePlan* plan) { return Survey(context, batch, groups, wants, plan); };
-  return planner_.Run(context, batch, admits, std::cref(survey), std::cref(write_by));
+  if (context.restoring) return write_groups(nullptr, nullptr);
+  const auto write_present = [&](WritePlan* plan) { return write_groups(plan, nullptr); };
+  const auto insert = [&](const WritePlan& plan) {
+    if (plan.num_inserts == 0) return Status();
+    const KeyGroups::Keeps inserts = [&](const KeyGroup& group) {
+      return plan.decisions[group.positions[0]] == Decision::kInsert;
+    };
+    return write_groups(nullptr, &inserts);
+  };
+  return planner_.Run(context, batch, admits, std::cref(write_present), std::cref(insert));
 }
 
 template <typename Work>
 Status HostStore::ForEachRange(const ExecContext& context, const KeyBatch& batch, const bool* skip,
-                               const RuleSlots* expected, Admits admits, const Wants& wants,
-                               const Work& work) {
+                               const RuleSlots* expected, Admits admits, const Work& work) {
   KeyGroups groups(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(Group(context, batch, skip, &groups));
   Status status;
@@ -255,7 +259,7 @@ Status HostStore::ForEachRange(const ExecContext& context, const KeyBatch& batch
   {
     const WriteLocks writing(locks_, context);
     if (expected != nullptr && !SameRule(*expected, content_->rule)) return OtherRule();
-    status = RunPlanned(context, batch, groups, admits, wants, kWriteCost, work);
+    status = RunPlanned(context, batch, groups, admits, kWriteCost, work);
     outgrown = content_->index.has_retired();
   }
   if (outgrown && context.held == Held::kNothing) DropOutgrown();
@@ -263,18 +267,27 @@ Status HostStore::ForEachRange(const ExecContext& context, const KeyBatch& batch
 }
 
 template <typename Present>
+bool HostStore::ChangeRow(const Write& write, const KeyGroup& group, const Probe& probe,
+                          const Present& present) {
+  const StripedIndex::Entry& entry = probe.entry;
+  if (!entry.bucket->TryLock(entry.word)) return false;
+  NoteChange(*write.content, group.key, entry.row_id);
+  present(write.content->rows.Row(entry.row_id));
+  write.NoteChange(probe.mark);
+  Use(*write.content, entry.row_id, write.now);
+  SetScore(write, group, entry.row_id);
+  entry.bucket->Unlock(entry.word);
+  return true;
+}
+
+template <typename Present>
 Status HostStore::VisitPresentRow(const Write& write, const KeyGroup& group, Probe probe,
                                   const Present& present) {
-  const StripedIndex::Entry& entry = probe.entry;
-  for (; entry.found(); probe.FindAgain(*write.content, group.key)) {
-    if (!entry.bucket->TryLock(entry.word)) continue;
-    NoteChange(*write.content, group.key, entry.row_id);
-    present(write.content->rows.Row(entry.row_id));
-    write.NoteChange(probe.mark);
-    if (write.decisions == nullptr) Use(*write.content, entry.row_id, write.now);
-    SetScore(write, group, entry.row_id);
-    entry.bucket->Unlock(entry.word);
-    return Status();
+  for (; probe.entry.found(); probe.FindAgain(*write.content, group.key)) {
+    if (LeavesExpired(write, group, probe.entry.row_id, Decision::kExpiredUnwanted) ||
+        ChangeRow(write, group, probe, present)) {
+      return Status();
+    }
   }
   write.LeaveAbsent(group);
   return Status();
@@ -287,17 +300,13 @@ Status HostStore::VisitRow(const Write& write, const KeyGroup& group, Probe prob
   StripedIndex& index = content->index;
   for (;; probe.FindAgain(*content, group.key)) {
     if (probe.entry.found()) {
-      if (!probe.entry.bucket->TryLock(probe.entry.word)) continue;
-      NoteChange(*content, group.key, probe.entry.row_id);
-      present(content->rows.Row(probe.entry.row_id));
-      write.NoteChange(probe.mark);
-      // A planned write has already noted the use.
-      if (write.decisions == nullptr) Use(*content, probe.entry.row_id, write.now);
-      SetScore(write, group, probe.entry.row_id);
-      probe.entry.bucket->Unlock(probe.entry.word);
-      return Status();
+      if (LeavesExpired(write, group, probe.entry.row_id, Decision::kExpired) ||
+          ChangeRow(write, group, probe, present)) {
+        return Status();
+      }
+      continue;
     }
-    if (write.LeaveAbsent(group) || !write.MayInsert(group)) return Status();
+    if (write.LeaveAbsent(group) || write.LeaveToPlan(group, Decision::kAbsent)) return Status();
     const size_t stripe = StripedIndex::StripeOf(probe.hash);
     std::lock_guard<OrderedMutex> lock(index.StripeMutex(stripe));
     if (index.Find(group.key, probe.hash).found()) continue;
@@ -353,7 +362,7 @@ Status HostStore::FindOrInsert(const ExecContext& context, const KeyBatch& batch
         });
   };
   return ForEachRange(context, batch, exists, nullptr,
-                      context.training ? Admits::kPeeked : Admits::kAll, WantsAll, insert_absent);
+                      context.training ? Admits::kPeeked : Admits::kAll, insert_absent);
 }
 
 Status HostStore::InsertOrAssign(const ExecContext& context, const KeyBatch& batch,
@@ -396,16 +405,12 @@ Status HostStore::InsertOrAssign(const ExecContext& context, const KeyBatch& bat
         });
   };
   return ForEachRange(context, batch, nullptr, slots.rule,
-                      context.training ? Admits::kCounted : Admits::kAll, WantsAll, assign);
+                      context.training ? Admits::kCounted : Admits::kAll, assign);
 }
 
 Status HostStore::Accum(const ExecContext& context, const KeyBatch& batch, const void* old_rows,
                         const void* new_rows, const bool* exists) {
   TF_EMBED_RETURN_IF_ERROR(CheckAccum(options_));
-  // An absent key is inserted if at least one of its positions says that it is absent.
-  const auto wants = [&](const KeyGroup& group) {
-    return FirstAbsent(group, exists) < group.count;
-  };
   const auto accumulate = [&](const Write& write, KeyGroups::Range* range) {
     return DispatchDataType(options_.value_type, [&](auto tag) {
       using T = typename decltype(tag)::Type;
@@ -413,7 +418,7 @@ Status HostStore::Accum(const ExecContext& context, const KeyBatch& batch, const
                            static_cast<const T*>(new_rows), exists);
     });
   };
-  return ForEachRange(context, batch, nullptr, nullptr, Admits::kAll, std::cref(wants), accumulate);
+  return ForEachRange(context, batch, nullptr, nullptr, Admits::kAll, accumulate);
 }
 
 template <typename T>
@@ -448,6 +453,7 @@ Status HostStore::AccumRange(const Write& write, KeyGroups::Range* range, const 
       },
       [&](const KeyGroup& group, const Probe& probe) {
         const auto present = [&](char* row) { add(group, 0, row); };
+        // An absent key is inserted if at least one of its positions says that it is absent.
         const size_t first = FirstAbsent(group, exists);
         if (first == group.count) return VisitPresentRow(write, group, probe, present);
         return VisitRow(write, group, probe, present, [&](char* row) {
@@ -520,7 +526,7 @@ Status HostStore::Apply(const ExecContext& context, const KeyBatch& batch,
         });
       });
     };
-    status = RunPlanned(context, batch, groups, Admits::kCounted, WantsAll, key_cost, apply);
+    status = RunPlanned(context, batch, groups, Admits::kCounted, key_cost, apply);
     outgrown = content_->index.has_retired();
     done = true;
   }

@@ -9,9 +9,9 @@
 // the same pipeline. It changes a present row under the lock of the bucket's word. It fills a new
 // row while no reader can see it, then inserts it in the index under the stripe's mutex.
 //
-// A store with a bound, admission or expiry plans each write first (write_planner.h). A pass over
-// the batch finds the absent keys, and room is made for the admitted keys. Then the write runs like
-// any other. Such writes run one at a time, each on all threads.
+// A store with a bound, admission or expiry plans its new rows (write_planner.h). A write handles
+// the present rows of the batch and leaves the absent keys to the plan. Once there is room for the
+// admitted keys, it runs again for these alone. Such writes run one at a time, each on all threads.
 //
 // Locks: StoreLocks, then a stripe's mutex, then the locks of RowMemory and of the index's arena,
 // or a bucket's word (lock_order.h).
@@ -160,9 +160,9 @@ class HostStore final : public Store,
   struct Write {
     Content* content;
     const Moment& now;
-    const Decision* decisions;  // null: not a planned write, all keys are admitted
-    const int64_t* scores;      // KeyBatch::scores
-    bool* absent;               // KeyBatch::absent
+    WritePlan* plan;        // which gets the absent keys; null: they are inserted
+    const int64_t* scores;  // KeyBatch::scores
+    bool* absent;           // KeyBatch::absent
     uint8_t tick;
 
     // Whether the caller handles this absent key. If so, marks it in `absent`.
@@ -174,12 +174,19 @@ class HostStore final : public Store,
     void NoteChange(RowMark::Byte* mark) const {
       if (mark != nullptr) RowMark::Change(mark, tick);
     }
-    bool MayInsert(const KeyGroup& group) const {
-      return decisions == nullptr || decisions[group.positions[0]] == Decision::kInsert;
+    // Leaves a key to the plan, if there is one.
+    bool LeaveToPlan(const KeyGroup& group, Decision decision) const {
+      if (plan == nullptr) return false;
+      plan->decisions[group.positions[0]] = decision;
+      if (plan->scores.size() > 0) {
+        plan->scores[group.positions[0]] = RowStatistics::ScoreBits(ScoreOf(group));
+      }
+      return true;
+    }
+    int64_t ScoreOf(const KeyGroup& group) const {
+      return scores[group.positions[group.count - 1]];
     }
   };
-
-  using Wants = std::function<bool(const KeyGroup& group)>;
 
   // Hits and misses of finds.
   struct Counters {
@@ -194,6 +201,7 @@ class HostStore final : public Store,
     void Prefetch(uint64_t hash) const override {
       __builtin_prefetch(store_->content_->index.HomeOf(hash));
     }
+    void PrefetchStatistics(uint64_t hash) const override;
     Status Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const override;
     Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                         const Rank& low, const Rank& high, RankList* ranks,
@@ -285,15 +293,14 @@ class HostStore final : public Store,
 
   // Runs `work(write, range)` over the groups of a batch in parallel, and returns the first
   // failure. Skips keys whose `skip` is true. Fails if `expected` is given and the store has
-  // another rule. `wants(group)` says whether the verb would insert the key if it were absent.
+  // another rule.
   template <typename Work>
   Status ForEachRange(const ExecContext& context, const KeyBatch& batch, const bool* skip,
-                      const RuleSlots* expected, Admits admits, const Wants& wants,
-                      const Work& work);
+                      const RuleSlots* expected, Admits admits, const Work& work);
   // The same. REQUIRES: groups made and locks held.
   template <typename Work>
   Status RunPlanned(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
-                    Admits admits, const Wants& wants, size_t key_cost, const Work& work);
+                    Admits admits, size_t key_cost, const Work& work);
 
   // Calls `visit(group, probe)` for all groups of a range, with their buckets and rows prefetched.
   // Stops at a failure. `approach(group)` runs some keys ahead of the visit, to prefetch other
@@ -302,13 +309,18 @@ class HostStore final : public Store,
   Status ForEachGroup(const Content& content, KeyGroups::Range* range, const Approach& approach,
                       const Visit& visit);
 
-  // Calls `present(row)` under the row's lock, or `absent(row)` for a new row before it becomes
-  // visible. Does nothing for an absent key that may not be inserted.
+  // Calls `present(row)` for the row that a probe found, under the row's lock. False: it has moved
+  // or left, or another thread has it.
+  template <typename Present>
+  bool ChangeRow(const Write& write, const KeyGroup& group, const Probe& probe,
+                 const Present& present);
+  // The same for a key that may be absent: then calls `absent(row)` for a new row before it becomes
+  // visible, or leaves the key to the plan.
   template <typename Present, typename Absent>
   Status VisitRow(const Write& write, const KeyGroup& group, Probe probe, const Present& present,
                   const Absent& absent);
-  // The same, but skips absent keys. A key occurs once in the groups, so if its probe missed, only
-  // a concurrent verb can have inserted it since. This is as if that verb had run later.
+  // As VisitRow, but skips absent keys. A key occurs once in the groups, so if its probe missed,
+  // only a concurrent verb can have inserted it since. This is as if that verb had run later.
   template <typename Present>
   Status VisitPresentRow(const Write& write, const KeyGroup& group, Probe probe,
                          const Present& present);
@@ -338,15 +350,19 @@ class HostStore final : public Store,
     row.Use(now);
     return true;
   }
+  // Leaves a key to the plan if its row is expired. Without a plan, no row is.
+  bool LeavesExpired(const Write& write, const KeyGroup& group, uint32_t row_id,
+                     Decision decision) const {
+    return write.plan != nullptr && options_.policy.ttl_milliseconds > 0 &&
+           options_.policy.Expired(StatisticsOf(*write.content, row_id), write.now) &&
+           write.LeaveToPlan(group, decision);
+  }
   // Sets a row's score, if the write has scores.
   void SetScore(const Write& write, const KeyGroup& group, uint32_t row_id) const {
     if (write.scores == nullptr) return;
-    const int64_t score = write.scores[group.positions[group.count - 1]];
-    StatisticsOf(*write.content, row_id).Set(Statistic::kScore, RowStatistics::ScoreBits(score));
+    const uint64_t score = RowStatistics::ScoreBits(write.ScoreOf(group));
+    StatisticsOf(*write.content, row_id).Set(Statistic::kScore, score);
   }
-  // Looks up each group, and notes its use or classifies it for the planner.
-  Status Survey(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
-                const Wants& wants, WritePlan* plan);
   // Calls visit(bucket, key, row id, row) for the keys of a stripe, with rows prefetched. REQUIRES:
   // the stripe's mutex held.
   template <typename Visit>

@@ -25,31 +25,10 @@ bool Below(const Rank& rank, const Rank& limit) { return rank < limit || limit =
 
 }  // namespace
 
-Status HostStore::Survey(const ExecContext& context, const KeyBatch& batch, const KeyGroups& groups,
-                         const Wants& wants, WritePlan* plan) {
-  const RowPolicy& policy = options_.policy;
-  Decision* const decisions = plan->decisions.data();
-  const auto survey = [&](KeyGroups::Range* range) {
-    return ForEachGroup(
-        *content_, range, [](const KeyGroup&) {},
-        [&](const KeyGroup& group, const Probe& probe) {
-          Decision& decision = decisions[group.positions[0]];
-          if (plan->scores.size() > 0) {
-            const int64_t score = batch.scores[group.positions[group.count - 1]];
-            plan->scores[group.positions[0]] = RowStatistics::ScoreBits(score);
-          }
-          if (!probe.entry.found()) {
-            if (wants(group)) decision = Decision::kAbsent;
-          } else if (policy.statistics.size() > 0) {
-            // No concurrent writes, so the row id is still the key's.
-            if (!UseUnlessExpired(*content_, group.key, probe.entry.row_id, context.now)) {
-              decision = wants(group) ? Decision::kExpired : Decision::kExpiredUnwanted;
-            }
-          }
-          return Status();
-        });
-  };
-  return groups.ForEachRange(context, kSurveyCost, survey);
+void HostStore::Planned::PrefetchStatistics(uint64_t hash) const {
+  const Content& content = *store_->content_;
+  const StripedIndex::Entry entry = content.index.Find(KeyOfHash(hash), hash);
+  if (entry.found()) __builtin_prefetch(content.rows.Statistics(entry.row_id));
 }
 
 Status HostStore::Planned::Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const {
@@ -94,6 +73,11 @@ Status HostStore::Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>
         copier.Append(*entry.bucket, keys[i], entry.row_id, &leaving);
       }
       TF_EMBED_RETURN_IF_ERROR(options_.policy.sink->Evict(leaving, content_->rule));
+    }
+    // Free writes to the row, and the lock of the next key would wait for that miss.
+    for (size_t i = begin; i < begin + size; ++i) {
+      const StripedIndex::Entry entry = index.Find(keys[i], HashKey(keys[i]));
+      __builtin_prefetch(rows.Row(entry.row_id), 1);
     }
     for (size_t i = 0; i < size; ++i) {
       const uint64_t hash = HashKey(keys[begin + i]);

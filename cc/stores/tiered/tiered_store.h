@@ -168,6 +168,7 @@ class TieredStore final : public Store,
       return store_->SizeInside();
     }
     void Prefetch(uint64_t hash) const override { cache().Prefetch(hash); }
+    void PrefetchStatistics(uint64_t hash) const override { cache().PrefetchStatistics(hash); }
     Status Find(int64_t key, uint64_t hash, RowStatistics::Word** words) const override;
     Status CollectRanks(const ExecContext& context, EvictionOrder order, size_t one_in,
                         const Rank& low, const Rank& high, RankList* ranks,

@@ -136,12 +136,12 @@ Status TieredStore::Plan(
       return Status();
     });
   };
-  const auto write_by = [&](const Decision* decisions) {
+  const auto write_by = [&](const WritePlan& plan) {
     ExecContext unplanned = inner;
     unplanned.restoring = true;
     std::fill_n(stays_away.data(), places, false);
     TF_EMBED_RETURN_IF_ERROR(for_each_group([&](const KeyGroup& group) {
-      if (decisions[group.positions[0]] != Decision::kSkip) return Status();
+      if (plan.decisions[group.positions[0]] != Decision::kSkip) return Status();
       for (size_t k = 0; k < group.count; ++k) stays_away[group.positions[k]] = true;
       return Status();
     }));

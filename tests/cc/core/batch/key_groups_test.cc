@@ -104,6 +104,30 @@ TEST(KeyGroups, TakesKeysAsDistinctWhereTheBatchSaysSo) {
   }
 }
 
+TEST(KeyGroups, VisitsOnlyTheGroupsThatAreKept) {
+  const Batch batch = KeysFrom(0, 5000);
+  const KeyGroups::Keeps keeps = [](const KeyGroup& group) {
+    return group.key == 7 || group.key >= 4990;
+  };
+  for (const bool distinct : {false, true}) {
+    KeyBatch keys = batch;
+    keys.distinct = distinct;
+    KeyGroups groups(HostAllocator());
+    ASSERT_TRUE(groups.Build(ExecContext::Serial(), keys, nullptr).ok());
+    std::vector<int64_t> visited;
+    const auto visit = [&](KeyGroups::Range* range) {
+      while (range->Next()) {
+        for (size_t i = 0; i < range->size(); ++i) visited.push_back((*range)[i].key);
+      }
+      return Status();
+    };
+    ASSERT_TRUE(groups.ForEachRange(ExecContext::Serial(), 1, visit, &keeps).ok());
+    const std::vector<int64_t> expected = {7,    4990, 4991, 4992, 4993, 4994,
+                                           4995, 4996, 4997, 4998, 4999};
+    EXPECT_EQ(expected, visited);
+  }
+}
+
 TEST(KeyGroups, GivesTheFirstFailureAndBeginsNoFurtherRange) {
   const Batch batch = KeysFrom(0, 40000);
   KeyGroups groups(HostAllocator());

@@ -129,10 +129,10 @@ class WritePlannerTest : public testing::Test {
       }
       return Status();
     };
-    const auto write = [&](const Decision* decisions) {
+    const auto write = [&](const WritePlan& plan) {
       if (write_fails_) return Status::Unavailable("The write failed.");
       for (size_t i = 0; i < keys.size(); ++i) {
-        if (decisions[i] != Decision::kInsert) continue;
+        if (plan.decisions[i] != Decision::kInsert) continue;
         rows_->Insert(keys[i], context_.now);
         if (scores.empty()) continue;
         RowStatistics(policy_.statistics, rows_->rows.at(keys[i]).get())
