@@ -43,7 +43,7 @@ ours() {
   "${bazel[@]}" build //benchmarks/...
   bin=$("${bazel[@]}" info bazel-bin 2>/dev/null)/benchmarks
   mkdir -p build/bench
-  install "$bin/host_store_benchmark" "$bin/policy_benchmark" "$bin/tiers_benchmark" "$bin/noop_op.so" \
+  install "$bin/host_store_benchmark" "$bin/policy_benchmark" "$bin/tiers_benchmark" "$bin/floor_ops.so" \
     build/bench/
   # A peer of tables over disk. Without it its figures are left out.
   rm -f build/bench/tiers_benchmark_rocksdb

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -23,11 +24,13 @@ class Figure:
     Attributes:
         goal: The goal.
         value: The worst value of the rows for the goal; None if there are none.
+        floor: The worst value at the floor of these rows; None if there is no floor.
         why_not: Why it is not judged; "" if it is.
     """
 
     goal: Goal
     value: float | None
+    floor: float | None = None
     why_not: str = ""
 
     @property
@@ -53,36 +56,39 @@ def figures(rows: Sequence[Row], failures: Mapping[str, str]) -> list[Figure]:
 
 
 def _figure(goal: Goal, rows: Sequence[Row], failure: str) -> Figure:
-    value = None
-    others = 0.0
-    for row in rows:
-        if goal.name in row.figures:
-            one = row.figures[goal.name]
-            value = one if value is None else goal.worse(value, one)
-            others = max(others, row.load.others)
+    about = [row for row in rows if goal.name in row.figures]
+    value = _worst(goal, [row.figures[goal.name] for row in about])
+    floor = _worst(goal, [row.floors[goal.name] for row in about if goal.name in row.floors])
+    others = max((row.load.others for row in about), default=0.0)
     if failure:
-        return Figure(goal, value, failure)
+        return Figure(goal, value, floor, failure)
     if value is None:
-        return Figure(goal, None, "not measured")
+        return Figure(goal, None, None, "not measured")
     if others > MAX_OTHERS:
-        return Figure(goal, value, f"other work kept {others:.2f} cores busy")
-    return Figure(goal, value)
+        return Figure(goal, value, floor, f"other work kept {others:.2f} cores busy")
+    return Figure(goal, value, floor)
+
+
+def _worst(goal: Goal, values: Sequence[float]) -> float | None:
+    return functools.reduce(goal.worse, values) if values else None
 
 
 def table(figures: Iterable[Figure]) -> str:
     """The figures as a table of Markdown."""
     lines = [
-        "| figure | value | goal | must | verdict | what |",
-        "|---|---|---|---|---|---|",
+        "| figure | value | at the floor | goal | must | verdict | what |",
+        "|---|---|---|---|---|---|---|",
     ]
     for figure in figures:
         goal = figure.goal
         sign = "<=" if goal.at_most else ">="
         must = "" if goal.must is None else f"{sign} {goal.must:g}"
         value = "" if figure.value is None else f"{figure.value:.3g}"
+        floor = "" if figure.floor is None else f"{figure.floor:.3g}"
         verdict = f"{figure.verdict}: {figure.why_not}" if figure.why_not else figure.verdict
         lines.append(
-            f"| {goal.name} | {value} | {sign} {goal.goal:g} | {must} | {verdict} | {goal.what} |"
+            f"| {goal.name} | {value} | {floor} | {sign} {goal.goal:g} | {must} | {verdict} "
+            f"| {goal.what} |"
         )
     return "\n".join(lines)
 

@@ -25,6 +25,7 @@ class Row:
         load: The other load of the machine.
         ratios: The ratio of each other implementation to tf_embed, the median of all rounds.
         figures: The values of this row for names of `goals.GOALS`.
+        floors: What a figure would be if tf_embed took no longer than the floor (floors.py).
         note: A remark.
     """
 
@@ -35,6 +36,7 @@ class Row:
     load: Load
     ratios: Mapping[str, float] = dataclasses.field(default_factory=dict)
     figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    floors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     note: str = ""
 
     def to_json(self) -> str:

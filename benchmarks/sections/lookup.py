@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 
+from floors import FLOOR, Array
 from ids import distribution
 from peers import ours, tfra
 from rows import OURS, Row
@@ -34,6 +36,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
     for table in tables.values():
         fill(table.upsert, keys, dim)
     check_same(tables, distribution("uniform", keys).keys(1000))
+    measured: dict[str, Any] = {**tables, FLOOR: Array(keys, dim)}
     for batch, name in _cases(part, settings.more):
         ids = distribution(name, keys)
         case = f"{keys:.0e} keys, dim {dim}, {batch} ids, {ids.name}".replace("e+0", "e")
@@ -54,7 +57,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
             yield side_by_side(
                 verb,
                 case,
-                {name: getattr(table, verb) for name, table in tables.items()},
+                {name: getattr(table, verb) for name, table in measured.items()},
                 draw,
                 ids=batch,
                 rounds=settings.rounds,

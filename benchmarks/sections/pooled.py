@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from floors import FLOOR, Array
 from ids import distribution, keys_of
 from peers import ours, tfra
 from rows import OURS, Row
-from sections.steps import KEYS, TFRA
+from sections.steps import KEYS, SLOTS, TFRA
 from sections.work import check_same, side_by_side
 from settings import Settings
 
@@ -32,11 +33,13 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
     trainers: dict[str, Any] = {
         OURS: ours.PooledTrainer(dim, "Adam"),
         TFRA: tfra.PooledTrainer(dim, "Adam"),
+        FLOOR: Array(KEYS, dim, SLOTS["Adam"]),
     }
     gradients = tf.random.normal([BAGS, dim], stddev=0.01)
     calls = {
         OURS: lambda dense, sparse: trainers[OURS].step(dense, gradients),
         TFRA: lambda dense, sparse: trainers[TFRA].step(sparse, gradients),
+        FLOOR: lambda dense, sparse: trainers[FLOOR].step(dense, gradients),
     }
     for first in range(0, KEYS, BAGS * LENGTH):
         bags = _bags(keys_of(np.arange(first, first + BAGS * LENGTH) % KEYS))

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from floors import FLOOR, ops
 from ids import distribution
 from machine import LoadWatch
 from peers import mht, ours, tfra
 from rows import OURS, Row
 from sections.work import fill
-from settings import BUILD, Settings
+from settings import Settings
 from timing import Rounds, time_rounds
 
 KEYS, DIM = 10**5, 64
@@ -34,43 +34,50 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
         TFRA: tables[TFRA].variable.lookup,
         MHT: tables[MHT].table.lookup,
     }
+    noop = _noop()
     watch = LoadWatch()
     timed = time_rounds(
-        lookups,
+        {**lookups, FLOOR: noop},
         lambda: (tf.constant(drawn.keys(ids)),),
         rounds=settings.rounds,
         calls_per_round=200,
     )
-    ratios = {name: timed.ratio(name, OURS) for name in (TFRA, MHT)}
+    ratios = {name: timed.ratio(name, OURS) for name in (TFRA, MHT, FLOOR)}
     yield Row(
         "small",
         f"eager lookup of {ids} ids",
         "us",
-        {name: timed.median(name) * 1e6 for name in lookups},
+        {name: timed.median(name) * 1e6 for name in timed.times},
         watch.load(),
         ratios=ratios,
         figures={"eager256_vs_tfra": ratios[TFRA]},
+        floors={"eager256_vs_tfra": timed.ratio(TFRA, FLOOR)},
+        note="the floor is an eager call of the no-op",
     )
-    yield from _in_graph(lookups, tf.constant(drawn.keys(ids)), settings)
+    calls = {**lookups, NOOP: noop}
+    yield from _in_graph(calls, tf.constant(drawn.keys(ids)), settings)
+
+
+def _noop() -> Callable[[tf.Tensor], tf.Tensor]:
+    """A call of an op with the inputs and outputs of a lookup, which does nothing."""
+    noop = ops().tf_embed_bench_noop
+    owners, defaults = tf.zeros([0], tf.int32), tf.zeros([DIM])
+    resource = tf.Variable(0.0)
+
+    def call(ids: tf.Tensor) -> tf.Tensor:
+        return noop(table=resource.handle, keys=ids, owners=owners, defaults=defaults, dim=DIM)[0]
+
+    return call
 
 
 def _in_graph(
-    lookups: dict[str, Callable[..., Any]], ids: tf.Tensor, settings: Settings
+    calls: dict[str, Callable[..., Any]], ids: tf.Tensor, settings: Settings
 ) -> Iterator[Row]:
     """Measures chains of ops, in which each op follows the previous op.
 
     The cost of an op is a hundredth of the cost of a call with 100 ops, as the goal defines it. The
     cost that an op adds to a chain, without the call, is a separate row.
     """
-    noop = tf.load_op_library(str(BUILD / "noop_op.so")).tf_embed_bench_noop
-    owners, defaults = np.zeros([0], np.int32), np.zeros([DIM], np.float32)
-    resource = tf.Variable(0.0)
-    calls = {
-        **lookups,
-        NOOP: lambda ids: noop(
-            table=resource.handle, keys=ids, owners=owners, defaults=defaults, dim=DIM
-        )[0],
-    }
     watch = LoadWatch()
     timed = time_rounds(
         {

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from floors import FLOOR, Array
 from ids import distribution
 from peers import ours, tfra
 from rows import OURS, Row
@@ -19,14 +20,19 @@ from settings import Settings
 
 KEYS = 10**6
 TFRA = "TFRA"
+SLOTS = {"Adam": 2, "Adagrad": 1, "SGD": 0}
 SHORT = {"uniform": "uniform", "1.2": "zipf"}  # for names of figures
 
 Case = tuple[int, str]  # number of ids, distribution
 
 
 def trainers(optimizer: str, dim: int) -> dict[str, Any]:
-    """The trainers of tf_embed and of TFRA."""
-    return {OURS: ours.Trainer(dim, optimizer), TFRA: tfra.Trainer(dim, optimizer)}
+    """The trainers of tf_embed and of TFRA, and the floor."""
+    return {
+        OURS: ours.Trainer(dim, optimizer),
+        TFRA: tfra.Trainer(dim, optimizer),
+        FLOOR: Array(KEYS, dim, SLOTS[optimizer]),
+    }
 
 
 def rows(
