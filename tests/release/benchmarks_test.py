@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from unittest import mock
 
@@ -97,6 +98,16 @@ class SectionsTest(absltest.TestCase):
         found = {path.stem for path in (ROOT / "benchmarks" / "sections").glob("*.py")}
         self.assertContainsSubset(sections.PARTS, found)
 
+    def test_a_figure_at_the_floor_is_the_worst_of_the_rows(self):
+        rows = [
+            dataclasses.replace(row({"lookup_vs_tfra": value}), floors={"lookup_vs_tfra": floor})
+            for value, floor in ((3.0, 5.0), (4.0, 4.5))
+        ]
+        rows.append(row({"lookup_vs_tfra": 2.0}))  # without a floor
+        found = figure("lookup_vs_tfra", rows)
+        self.assertEqual((found.value, found.floor), (2.0, 4.5))
+        self.assertIn("| lookup_vs_tfra | 2 | 4.5 |", report.table([found]))
+
     def test_restriction_is_not_compared_if_other_rows_are_left(self):
         ours = {"seconds": 0.5, "rows": 100, "left": 50, "wanted_left": 50}
         memory = {"without": 10e6, "before": 30e6, "peak": 31e6, "after": 20e6}
@@ -113,8 +124,10 @@ class SectionsTest(absltest.TestCase):
         cells = [
             {"table": table, "hits": 0.9, "steps_ms": list(some)} for table, some in times.items()
         ]
-        (found,) = tiers.step_rows("1e6x64", cells, IDLE)
+        reads = (tiers.BATCH / 2, tiers.BATCH * 3 / 2)  # in a second, so 100 ms for the misses
+        (found,) = tiers.step_rows("1e6x64", cells, IDLE, reads)
         self.assertEqual(found.figures, {"tiers_vs_rocksdb": 3.0})
+        self.assertAlmostEqual(found.floors["tiers_vs_rocksdb"], 16.0 / 102.0)
         self.assertEqual(found.values[OURS], 8.0)
 
 
