@@ -96,10 +96,12 @@ class StatisticSet {
 
  private:
   explicit constexpr StatisticSet(int bits) : bits_(static_cast<uint8_t>(bits)) {}
+  // Adds up neighboring bits, pairs and fours: each use of a row counts bits several times.
   static constexpr size_t BitsIn(unsigned bits) {
-    unsigned sum = 0;
-    for (size_t i = 0; i < kMax; ++i) sum += bits >> i & 1;
-    return sum;
+    static_assert(kMax <= 8, "the sets of a byte");
+    bits = (bits & 0x55) + (bits >> 1 & 0x55);
+    bits = (bits & 0x33) + (bits >> 2 & 0x33);
+    return (bits & 0x0f) + (bits >> 4 & 0x0f);
   }
   uint8_t bits_ = 0;
 };
@@ -134,16 +136,18 @@ class RowStatistics {
   // Notes a use. Only the first use in a step counts. The epoch is never set back, whatever the
   // clock says, so that a use raises the row in each order.
   void Use(const Moment& now) {
-    bool first = true;
-    if (set_.Has(Statistic::kLastStep)) {
-      Word& last = words_[set_.IndexOf(Statistic::kLastStep)];
-      first = last.load(std::memory_order_relaxed) != now.step &&
-              last.exchange(now.step, std::memory_order_relaxed) != now.step;
+    if (!set_.Has(Statistic::kCount)) {
+      Set(Statistic::kLastStep, now.step);
+    } else {
+      bool first = true;
+      if (set_.Has(Statistic::kLastStep)) {
+        Word& last = words_[set_.IndexOf(Statistic::kLastStep)];
+        first = last.load(std::memory_order_relaxed) != now.step &&
+                last.exchange(now.step, std::memory_order_relaxed) != now.step;
+      }
+      if (first) words_[set_.IndexOf(Statistic::kCount)].fetch_add(1, std::memory_order_relaxed);
     }
     Set(Statistic::kLastTime, now.milliseconds);
-    if (first && set_.Has(Statistic::kCount)) {
-      words_[set_.IndexOf(Statistic::kCount)].fetch_add(1, std::memory_order_relaxed);
-    }
     if (set_.Has(Statistic::kEpoch)) {
       Word& epoch = words_[set_.IndexOf(Statistic::kEpoch)];
       uint64_t before = epoch.load(std::memory_order_relaxed);
