@@ -83,12 +83,15 @@ absl::Status FindEachShape(InferenceContext* c) {
 absl::Status FindPooledEachShape(InferenceContext* c) {
   EachTable tables(c);
   std::vector<int64_t> num_bags;
+  std::vector<bool> has_weights;
   TF_RETURN_IF_ERROR(tables.Read({"key_dtypes", "value_dtypes", "pooled_dtypes"}));
+  TF_RETURN_IF_ERROR(c->GetAttr("has_weights", &has_weights));
   TF_RETURN_IF_ERROR(c->GetAttr("num_bags", &num_bags));
   if (static_cast<int>(num_bags.size()) != tables.size()) {
     return EachTable::NotOneEach("num_bags", num_bags.size());
   }
   int first = 4 * tables.size();
+  int found = tables.size();
   for (int i = 0; i < tables.size(); ++i) {
     const int64_t count = num_bags[static_cast<size_t>(i)];
     if (count < 0 || count > 2) {
@@ -103,6 +106,11 @@ absl::Status FindPooledEachShape(InferenceContext* c) {
     TF_RETURN_IF_ERROR(tables.WithDim(shape, i, &shape));
     c->set_output(i, shape);
     first += static_cast<int>(count);
+    // The kernel refuses lists that do not match.
+    const size_t number = static_cast<size_t>(i);
+    if (number >= has_weights.size() || !has_weights[number] || found >= c->num_outputs()) continue;
+    TF_RETURN_IF_ERROR(tables.WithDim(tables.input(1, i), i, &shape));
+    c->set_output(found++, shape);
   }
   return absl::OkStatus();
 }
@@ -153,6 +161,7 @@ REGISTER_OP("TfEmbedFindPooledEach")
     .Input("bags: num_bag_tensors * int64")
     .Input("weights: weights_dtypes")
     .Output("pooled: pooled_dtypes")
+    .Output("found: found_dtypes")
     .Attr("num_tables: int >= 1")
     .Attr(kKeyDtypes)
     .Attr("value_dtypes: list({float, half, bfloat16, double}) >= 1")
@@ -167,6 +176,7 @@ REGISTER_OP("TfEmbedFindPooledEach")
     .Attr("padding_texts: list(string) >= 1")
     .Attr("dims: list(int) >= 1")
     .Attr("training: list(bool) >= 1")
+    .Attr("found_dtypes: list({float, double}) >= 0 = []")
     .SetIsStateful()
     .SetShapeFn(FindPooledEachShape)
     .Doc(R"doc(
@@ -181,6 +191,7 @@ num_bags: The number of these: 0, 1 or 2.
 weights: The weights of each table that has some.
 has_weights: Whether a table has them.
 pooled: The shape of the bags + [dim] of each table. They have no gradient, see TfEmbedLinkPooled.
+found: None; or the row of each key of each table with weights, as in TfEmbedFindPooled.
 has_padding: Whether a table has a padding key.
 paddings: The padding key; ignored without one, and for string keys.
 padding_texts: The padding of string keys; ignored for others.

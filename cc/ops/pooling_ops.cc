@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pooled lookups, and the ops of their gradients. table_shapes.h has the common inputs.
 //
-//     keys --TfEmbedFindPooled--> a row for each bag
+//     keys --TfEmbedFindPooled--> a row for each bag; if asked, also the row of each key
 //     gradient of these rows --TfEmbedSumByKey--> distinct keys and the sums of their gradients
 //
-// Neither op materializes a row for each key. SumByKey runs on the device of its table input, whose
-// content it does not read. The input list `bags` defines the bags:
+// Without weights, neither op materializes a row for each key. The gradient of weights is made of
+// these rows, and they are written only if the graph uses them. SumByKey runs on the device of its
+// table input, whose content it does not read. The input list `bags` defines the bags:
 //   none              the keys along the last axis of `keys`
 //   [splits]          row splits [bags + 1]: bag b holds the flattened keys from splits[b] up to
 //                     splits[b + 1]
@@ -42,6 +43,7 @@ REGISTER_OP("TfEmbedFindPooled")
     .Input("bags: num_bags * bags_dtype")
     .Input("weights: num_weights * weights_dtype")
     .Output("pooled: pooled_dtype")
+    .Output("found: found_dtypes")
     .Attr(kKeyDtype)
     .Attr("value_dtype: {float, half, bfloat16, double}")
     .Attr("pooled_dtype: {float, double}")
@@ -56,9 +58,10 @@ REGISTER_OP("TfEmbedFindPooled")
     .Attr("padding_text: list(string) = []")
     .Attr("dim: int >= 1")
     .Attr("training: bool = false")
+    .Attr("found_dtypes: list({float, double}) >= 0 = []")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
-      ShapeHandle shape;
+      ShapeHandle shape, found;
       int num_tokens;
       int64_t dim;
       TF_RETURN_IF_ERROR(CheckRanks(c, {0, -1, 1}));
@@ -67,18 +70,22 @@ REGISTER_OP("TfEmbedFindPooled")
       TF_RETURN_IF_ERROR(BagsShape(c, c->input(1), 4 + num_tokens, &shape));
       TF_RETURN_IF_ERROR(WithAxis(c, shape, dim, &shape));
       c->set_output(0, shape);
+      TF_RETURN_IF_ERROR(WithAxis(c, c->input(1), dim, &found));
+      for (int i = 1; i < c->num_outputs(); ++i) c->set_output(i, found);
       return absl::Status();
     })
     .Doc(R"doc(
 Looks rows up and pools those of each bag. Changes no row.
 
-defaults: As in TfEmbedFind. With weights a row for each key: its row, of which the gradient of the
-  weights is made.
+defaults: As in TfEmbedFind.
 tokens: As in TfEmbedFind.
 bags: None: a bag is a line along the last axis of `keys`. One tensor: row splits [bags + 1]. Two:
   the indices [num_keys, rank] and the shape [rank] of a sparse tensor.
 weights: None; or one, with a weight of `pooled_dtype` for each key.
 pooled: The shape of the bags + [dim].
+found: None; or one, the row of each key, zeros for padding, keys.shape + [dim]. The gradient of
+  the weights is made of them.
+found_dtypes: None; or `pooled_dtype`.
 pooled_dtype: double for tables of double, otherwise float.
 combiner: sum: the sum of weight x row. mean: divided by the sum of the weights. sqrtn: divided by
   the square root of the sum of their squares. If the divisor is 0, the row is 0.

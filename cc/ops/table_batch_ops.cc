@@ -45,6 +45,7 @@ REGISTER_OP("TfEmbedFindPooledTables")
     .Input("weights: num_weights * float")
     .Input("tokens: token_dtypes")
     .Output("pooled: float")
+    .Output("found: found_dtypes")
     .Attr("num_tables: int >= 1")
     .Attr("num_weights: int >= 0 = 0")
     .Attr("token_dtypes: list({variant, float, half, bfloat16}) >= 0 = []")
@@ -55,6 +56,7 @@ REGISTER_OP("TfEmbedFindPooledTables")
     .Attr("max_gradient: float = 0.0")
     .Attr("training: bool = false")
     .Attr("rows: list(int) = []")
+    .Attr("found_dtypes: list({float}) >= 0 = []")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       int num_tables;
@@ -62,7 +64,9 @@ REGISTER_OP("TfEmbedFindPooledTables")
       TF_RETURN_IF_ERROR(CheckBatch(c, num_tables));
       ShapeHandle pooled;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(num_tables + 3), 0, &pooled));
-      c->set_output(0, c->Vector(c->UnknownDim()));
+      for (int i = 0; i < c->num_outputs(); ++i) {
+        c->set_output(i, c->Vector(c->UnknownDim()));
+      }
       return absl::Status();
     })
     .Doc(R"doc(
@@ -77,9 +81,10 @@ pieces: [p, 5]: table, first bag, number of bags, begin, stride. The pooled row 
   piece begins at value begin + i * stride. Pieces must cover each value once.
 size: Scalar; the number of pooled values.
 weights: None; or one, float [n].
-tokens: None; or one for each table, as in TfEmbedFind; with `packs`, one for all. With weights, one
-  more: the rows of the indices, [sum of dims], of which the gradient of the weights is made.
+tokens: None; or one for each table, as in TfEmbedFind; with `packs`, one for all.
 pooled: [size].
+found: None; or one, the rows of the indices, piece by piece, [sum of dims]. The gradient of the
+  weights is made of them.
 row_dtypes: Type of the rows of each table.
 dims: Dim of the pooled rows of each table.
 combiner: sum: the sum of weight x row. mean: divided by the number of indices in the bag. An empty

@@ -285,6 +285,7 @@ class DeviceTiers final : public DeviceStore {
     const size_t compute_bytes = options().value_type == DataType::kDouble ? 8 : 4;
     OnHost<int64_t> keys(HostAllocator());
     OnHost<char> weights(HostAllocator()), defaults(HostAllocator()), pooled(HostAllocator());
+    OnHost<char> found(HostAllocator());
     std::vector<const Store*> shards;
     for (size_t i = 0; i < find.keys.num_shards; ++i) {
       shards.push_back(static_cast<const DeviceTiers*>(find.keys.shards[i])->tiers_);
@@ -304,13 +305,17 @@ class DeviceTiers final : public DeviceStore {
         find.bags->size() == 0 ? 0 : (find.bags->size() - 1) * find.stride + width;
     TF_EMBED_RETURN_IF_ERROR(pooled.Read(memory_, context, static_cast<const char*>(find.pooled),
                                          num_pooled * compute_bytes));
+    TF_EMBED_RETURN_IF_ERROR(found.Read(memory_, context, static_cast<const char*>(find.found),
+                                        num_keys * width * compute_bytes));
     PooledFind on_host = find;
     on_host.keys.keys = keys.data();
     on_host.keys.shards = shards.data();
     on_host.pooling.weights = weights.data();
     on_host.defaults.rows = defaults.data();
     on_host.pooled = pooled.data();
+    on_host.found = found.data();
     TF_EMBED_RETURN_IF_ERROR(tf_embed::FindPooled(context, &on_host, 1));
+    TF_EMBED_RETURN_IF_ERROR(found.WriteBack(memory_, context));
     return pooled.WriteBack(memory_, context);
   }
 

@@ -5,6 +5,7 @@
 // The op holds the tables (HeldTables). On the CPU, the verbs of many tables run at once on the
 // threads of the pool. On a GPU, their launches are made together (LaunchQueue). Tables that can't
 // be held come first, one after the other.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -291,6 +292,9 @@ class FindPooledEachOp final : public EachTableOp {
       }
       pooling_.push_back(std::move(pooling));
     }
+    const auto num_weighted = std::count(has_weights_.begin(), has_weights_.end(), true);
+    OP_REQUIRES_OK(construction,
+                   ReadFound(construction, static_cast<size_t>(num_weighted), &gives_found_));
   }
 
  private:
@@ -301,16 +305,19 @@ class FindPooledEachOp final : public EachTableOp {
         Split(context, "weights", {has_weights_.begin(), has_weights_.end()}, &weights));
     const ExecContext exec = ExecContextOf(context);
     std::vector<std::unique_ptr<PooledLookup>> lookups(count());
+    int found = static_cast<int>(count());  // the output for the rows of the next weighted lookup
     for (size_t i = 0; i < count(); ++i) {
       bool waits = false;
       tables->Run(i, [&] {
         lookups[i] = std::make_unique<PooledLookup>((*tables)[i], pooling_[i]);
-        TF_RETURN_IF_ERROR(lookups[i]->Read(tables->inputs(i), bags[i], weights[i]));
+        TF_RETURN_IF_ERROR(lookups[i]->Read(tables->inputs(i), bags[i], weights[i],
+                                            gives_found_ && has_weights_[i] ? found : -1));
         waits = !(*tables)[i]->has_string_keys();
         return waits ? absl::OkStatus() : lookups[i]->Run(WithTraining(exec, training_[i]));
       });
       // Gives the locks back, of which a thread has those of one table.
       if (!waits) lookups[i].reset();
+      if (has_weights_[i]) ++found;
     }
     for (const bool training : {false, true}) {
       const ExecContext each = WithTraining(exec, training);
@@ -347,6 +354,7 @@ class FindPooledEachOp final : public EachTableOp {
   }
 
   std::vector<bool> training_, has_weights_;
+  bool gives_found_ = false;
   std::vector<int64_t> num_bags_;
   std::vector<PoolingAttributes> pooling_;
 };
@@ -363,7 +371,7 @@ const Kernels<FindEachOp> find_each("TfEmbedFindEach", {"tables", "owners"},
                                     {"keys", "defaults", "values"}, "key_dtypes");
 const Kernels<FindPooledEachOp> find_pooled_each("TfEmbedFindPooledEach",
                                                  {"tables", "owners", "bags"},
-                                                 {"keys", "defaults", "weights", "pooled"},
+                                                 {"keys", "defaults", "weights", "pooled", "found"},
                                                  "key_dtypes");
 const Kernels<ApplyEachOp> apply_each("TfEmbedApplyEach",
                                       {"tables", "owners", "hyper", "step", "trained"},

@@ -79,6 +79,15 @@ absl::Status ReadBags(const tf::OpInputList& inputs, const tf::TensorShape& keys
   return absl::OkStatus();
 }
 
+absl::Status ReadFound(tf::OpKernelConstruction* construction, size_t count, bool* gives_found) {
+  tf::DataTypeVector types;
+  TF_RETURN_IF_ERROR(construction->GetAttr("found_dtypes", &types));
+  *gives_found = !types.empty();
+  if (types.empty() || types.size() == count) return absl::OkStatus();
+  return InvalidArgumentError("`found_dtypes` must be none or ", count,
+                              ". Received: ", types.size(), ".");
+}
+
 absl::Status ReadWeights(const tf::OpInputList& inputs, tf::DataType type, size_t num_keys,
                          const void** weights) {
   if (inputs.size() == 0) return absl::OkStatus();

@@ -46,6 +46,10 @@ struct PoolingAttributes {
 absl::Status ReadBags(const tensorflow::OpInputList& inputs, const tensorflow::TensorShape& keys,
                       Bags* bags, tensorflow::TensorShape* shape);
 
+// Reads the attribute `found_dtypes`, which has a type for each of `count` outputs, or none.
+absl::Status ReadFound(tensorflow::OpKernelConstruction* construction, size_t count,
+                       bool* gives_found);
+
 // Reads the inputs `weights`: none, or one tensor of `type` with a weight for each key.
 absl::Status ReadWeights(const tensorflow::OpInputList& inputs, tensorflow::DataType type,
                          size_t num_keys, const void** weights);

@@ -28,6 +28,7 @@ class FindPooledOp : public TableOp {
   explicit FindPooledOp(tf::OpKernelConstruction* construction) : TableOp(construction) {
     OP_REQUIRES_OK(construction, attributes_.Read(construction));
     OP_REQUIRES_OK(construction, construction->GetAttr("training", &training_));
+    OP_REQUIRES_OK(construction, ReadFound(construction, 1, &gives_found_));
   }
 
  private:
@@ -36,16 +37,17 @@ class FindPooledOp : public TableOp {
     tf::OpInputList bags, weights;
     TF_RETURN_IF_ERROR(context->input_list("bags", &bags));
     TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
-    TF_RETURN_IF_ERROR(lookup.Read(context, bags, weights));
+    TF_RETURN_IF_ERROR(lookup.Read(context, bags, weights, gives_found_ ? 1 : -1));
     return lookup.Run(ExecContextOf(context, training_));
   }
 
   PoolingAttributes attributes_;
   bool training_ = false;
+  bool gives_found_ = false;
 };
 
 const Kernels<FindPooledOp> find_pooled("TfEmbedFindPooled", {"table", "owners", "tokens", "bags"},
-                                        {"keys", "defaults", "weights", "pooled"});
+                                        {"keys", "defaults", "weights", "pooled", "found"});
 
 // Outputs the distinct keys of input 0 and, for each key, its index among them.
 class DistinctKeysOp : public tf::OpKernel {

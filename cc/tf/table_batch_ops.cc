@@ -15,6 +15,7 @@
 #include "cc/tf/for_each_table.h"
 #include "cc/tf/kernels.h"
 #include "cc/tf/op_inputs.h"
+#include "cc/tf/pooling_inputs.h"
 #include "cc/tf/rule_attributes.h"
 #include "cc/tf/table_batch.h"
 
@@ -27,6 +28,7 @@ class FindPooledTablesOp : public TableBatchOp {
  public:
   explicit FindPooledTablesOp(tf::OpKernelConstruction* construction) : TableBatchOp(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("training", &training_));
+    OP_REQUIRES_OK(construction, ReadFound(construction, 1, &gives_found_));
   }
 
  private:
@@ -83,6 +85,9 @@ class FindPooledTablesOp : public TableBatchOp {
     for (size_t i = 0; i < all.finds.size(); ++i) {
       all.finds[i].pooled = pooled->flat<float>().data() + all.batch.pieces()[i].begin;
     }
+    if (gives_found_ && context->output_required(1)) {
+      TF_RETURN_IF_ERROR(AllocateFound(context, &all));
+    }
     const ExecContext exec = all.tables.front()->Now(ExecContextOf(context, training_));
     if (!all.on_gpu) return ToTensorFlow(FindPooled(exec, all.finds.data(), all.finds.size()));
     std::vector<const Table*> tables;
@@ -92,7 +97,26 @@ class FindPooledTablesOp : public TableBatchOp {
     return FindPooledOnGpu(exec, tables, all.finds);
   }
 
+  // Allocates the output for the rows of all keys, piece by piece.
+  absl::Status AllocateFound(tf::OpKernelContext* context, Finds* all) const {
+    const std::vector<Piece>& pieces = all->batch.pieces();
+    const auto num_values = [&](const Piece& piece) {
+      return piece.num_keys * dims_[static_cast<size_t>(piece.table)];
+    };
+    int64_t size = 0;
+    for (const Piece& piece : pieces) size += num_values(piece);
+    tf::Tensor* found;
+    TF_RETURN_IF_ERROR(context->allocate_output(1, {size}, &found));
+    float* rows = found->flat<float>().data();
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      all->finds[i].found = rows;
+      rows += num_values(pieces[i]);
+    }
+    return absl::OkStatus();
+  }
+
   bool training_ = false;
+  bool gives_found_ = false;
 };
 
 const Kernels<FindPooledTablesOp> find_pooled_tables("TfEmbedFindPooledTables",

@@ -18,7 +18,7 @@ absl::Status RowLookup::Read(const TableInputs& inputs, KeyUse use) {
 }
 
 absl::Status PooledLookup::Read(const TableInputs& inputs, const tf::OpInputList& bags,
-                                const tf::OpInputList& weights) {
+                                const tf::OpInputList& weights, int found) {
   tf::OpKernelContext* const context = inputs.context;
   find_.pooling = {attributes_.combiner, nullptr, attributes_.padding_key()};
   TF_RETURN_IF_ERROR(KeysInput::Read(inputs, table_, KeyUse::kRead, &keys_));
@@ -41,6 +41,16 @@ absl::Status PooledLookup::Read(const TableInputs& inputs, const tf::OpInputList
   tf::Tensor* pooled;
   TF_RETURN_IF_ERROR(AddAxis(table_->signature().dim, &shape));
   TF_RETURN_IF_ERROR(context->allocate_output(inputs.number, shape, &pooled));
+  if (found >= 0 && context->output_required(found)) {
+    tf::Tensor* rows;
+    if (context->expected_output_dtype(found) != compute) {
+      return InvalidArgumentError(
+          "`found_dtypes` must be ", tf::DataTypeString(compute), " for table '", table_->name(),
+          "'. Received: ", tf::DataTypeString(context->expected_output_dtype(found)), ".");
+    }
+    TF_RETURN_IF_ERROR(context->allocate_output(found, keys_.rows_shape(), &rows));
+    find_.found = rows->data();
+  }
   const TableKeys& batch = keys_.batch();
   moment_ = table_->clock()->Now();
   find_.keys = {batch.keys, batch.owners, batch.unsigned_keys, table_->stores(batch.on_device),

@@ -39,9 +39,9 @@ class PooledLookup {
         bags_(table->allocator()) {}
 
   // Reads inputs 1 to 3, and those of the table's bags and weights. Allocates the output of the
-  // table's number.
+  // table's number; and output `found`, the row of each key, if the graph uses it. -1: none.
   absl::Status Read(const TableInputs& inputs, const tensorflow::OpInputList& bags,
-                    const tensorflow::OpInputList& weights);
+                    const tensorflow::OpInputList& weights, int found);
 
   absl::Status Run(const ExecContext& exec) const;
 

@@ -63,6 +63,7 @@ class RightCalls(RowCalls):
             "combiner": draw_one(draw, ("sum", "mean", "sqrtn")),
             **self._padding(draw, table),
             "training": bool(draw.randrange(2)),
+            "found_dtypes": draw_one(draw, ([], [tf.as_dtype(table.slot_dtype)])),
         }
 
     def right_sum_by_key(self, draw: random.Random) -> Arguments:
@@ -170,6 +171,7 @@ class RightCalls(RowCalls):
             "packs": bool(draw.randrange(2)),
             "max_gradient": 0.0,
             "training": bool(draw.randrange(2)),
+            "found_dtypes": draw_one(draw, ([], [tf.float32])),
         }
 
     def right_sum_by_key_tables(self, draw: random.Random) -> Arguments:

@@ -39,10 +39,11 @@ class EachTableCalls(RightCalls):
     def right_find_pooled_each(self, draw: random.Random) -> Arguments:
         ones = [self.right_find_pooled(draw) for _ in self._each(draw, FLOATING)]
         paddings = [one.get("padding", one.get("padding_text")) for one in ones]
+        weights = [part for one in ones for part in one["weights"]]
         return {
             **self._lists(ones, tables="table", keys="keys", owners="owners", defaults="defaults"),
             "bags": [tf.cast(part, tf.int64) for one in ones for part in one["bags"]],
-            "weights": [part for one in ones for part in one["weights"]],
+            "weights": weights,
             **self._lists(ones, pooled_dtypes="pooled_dtype", combiners="combiner"),
             "num_bags": [len(one["bags"]) for one in ones],
             "has_weights": [bool(one["weights"]) for one in ones],
@@ -50,6 +51,7 @@ class EachTableCalls(RightCalls):
             "paddings": [0 for _ in ones],
             "padding_texts": ["0" for _ in ones],
             **self._lists(ones, dims="dim", training="training"),
+            "found_dtypes": draw_one(draw, ([], [one.dtype for one in weights])),
         }
 
     def right_apply_each(self, draw: random.Random) -> Arguments:
@@ -90,7 +92,7 @@ class EachTableCalls(RightCalls):
     def right_link_pooled(self, draw: random.Random) -> Arguments:
         lookup = self.right_find_pooled(draw)
         table = next(one for one in self.tables if one.handle is lookup["table"])
-        of_lookup = ("owners", "training", "pooled_dtype")
+        of_lookup = ("owners", "training", "pooled_dtype", "found_dtypes")
         return {
             **{name: value for name, value in lookup.items() if name not in of_lookup},
             "pooled": numbers_of(draw, lookup["pooled_dtype"], (2, table.dim)),

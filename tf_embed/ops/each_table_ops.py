@@ -123,15 +123,14 @@ def find_each(lookups: Sequence[RowLookup]) -> list[tf.Tensor]:
     )
 
 
-def find_pooled_each(lookups: Sequence[PooledLookup]) -> list[tf.Tensor]:
+def find_pooled_each(lookups: Sequence[PooledLookup]) -> list[tuple[PooledLookup, tf.Tensor]]:
     """Looks rows up in many tables and pools the rows of each bag. A table may be repeated.
 
     Returns:
-        The pooled rows of each lookup, the shape of its bags + [dim]. They have no gradient, see
-        `link_pooled`.
+        The lookups, for `link_pooled`, and their pooled rows, the shape of the bags + [dim].
     """
     paddings = [pooling_ops.padding_arguments(one.padding) for one in lookups]
-    return _raw.tf_embed_find_pooled_each(
+    pooled, found = _raw.tf_embed_find_pooled_each(
         tables=[one.handle for one in lookups],
         keys=[one.keys for one in lookups],
         owners=[one.owners for one in lookups],
@@ -147,7 +146,17 @@ def find_pooled_each(lookups: Sequence[PooledLookup]) -> list[tf.Tensor]:
         padding_texts=[[*one["padding_text"], ""][0] for one in paddings],
         dims=[one.dim for one in lookups],
         training=[one.training for one in lookups],
+        found_dtypes=[one.weights.dtype for one in lookups if one.weights is not None],
     )
+    # The links use the rows of weighted lookups, so the op always writes them.
+    rows = iter(found)
+    linked = [
+        one
+        if one.weights is None
+        else dataclasses.replace(one, defaults=tf.cast(next(rows), one.value_dtype))
+        for one in lookups
+    ]
+    return list(zip(linked, pooled, strict=True))
 
 
 def apply_each(steps: Sequence[RowStep]) -> tf.Operation | None:
@@ -187,8 +196,8 @@ def link_pooled(lookup: PooledLookup, pooled: tf.Tensor, token: tf.Tensor | None
     """The rows that `find_pooled_each` returned for a lookup, with the gradients of a single one.
 
     Args:
-        lookup: With weights, its `defaults` are the rows of its keys, of which the gradient of the
-            weights is made; see `pooled_gradient.find_pooled_each`.
+        lookup: From `find_pooled_each`. With weights, its `defaults` are the rows of its keys, of
+            which the gradient of the weights is made.
         pooled: The shape of the bags + [dim]; not copied.
         token: The target of the gradient of the rows; or None for none.
     """

@@ -4,13 +4,14 @@
 For the token of the lookup it has distinct keys and the sums of their gradients, read bag by bag,
 see cc/ops/pooling_ops.cc. The gradient of the weights, and gradients of gradients, are computed by
 the same pooling made of TensorFlow's ops, `Pooling.pool`. The gradient of the weights uses the rows
-of the forward pass, as in tf.nn.embedding_lookup_sparse.
+of the forward pass, as in tf.nn.embedding_lookup_sparse, because the table may change before the
+backward pass. They are an output of the lookup, which it writes only if the graph uses them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -20,79 +21,14 @@ from tf_embed.ops.each_table_ops import PooledLookup
 from tf_embed.ops.lookup_gradient import gradient_of_token, is_skipped
 
 
-def find_pooled(
-    handle: tf.Tensor,
-    keys: tf.Tensor,
-    owners: tf.Tensor,
-    defaults: tf.Tensor,
-    token: tf.Tensor | None,
-    bags: pooling_ops.Bags,
-    weights: tf.Tensor | None,
-    *,
-    combiner: str,
-    **options: Any,
-) -> tf.Tensor:
-    """`pooling_ops.find_pooled`, with a gradient of the weights for the rows that it finds.
-
-    With weights it also looks up the row of each key, because the table may change before the
-    backward pass. Arguments and result are the same.
-    """
-    if weights is not None:
-        alone, defaults = _alone(keys, defaults)
-        # With the token, so that the gradient of the weights has a gradient too.
-        rows = pooling_ops.find_pooled(
-            handle, alone, owners, defaults, token, (), None, combiner="sum", **options
-        )
-        # The op gets these rows as the defaults of absent keys, where its gradient finds them:
-        # loops, conditions and SavedModels keep inputs, but not Python attributes.
-        defaults = tf.cast(rows, options["value_dtype"])
-    return pooling_ops.find_pooled(
-        handle, keys, owners, defaults, token, bags, weights, combiner=combiner, **options
-    )
-
-
-def find_pooled_each(
-    lookups: Sequence[PooledLookup], tokens: Sequence[tf.Tensor | None]
-) -> list[tuple[PooledLookup, tf.Tensor]]:
-    """`each_table_ops.find_pooled_each`, with the rows of weighted lookups, as `find_pooled`.
-
-    Args:
-        tokens: The target of the gradients of each table's rows, as in `find_pooled`.
-
-    Returns:
-        The lookups and the pooled rows, for `each_table_ops.link_pooled`.
-    """
-    lookups = list(lookups)
-    weighted = [i for i, lookup in enumerate(lookups) if lookup.weights is not None]
-    if weighted:
-        found = find_pooled_each([_without_weights(lookups[i]) for i in weighted], ())
-        for i, (alone, rows) in zip(weighted, found, strict=True):
-            linked = each_table_ops.link_pooled(alone, rows, tokens[i])
-            rows = tf.cast(linked, lookups[i].value_dtype)
-            lookups[i] = dataclasses.replace(lookups[i], defaults=rows)
-    return list(zip(lookups, each_table_ops.find_pooled_each(lookups), strict=True))
-
-
-def _without_weights(lookup: PooledLookup) -> PooledLookup:
-    """The lookup of the row of each key."""
-    keys, defaults = _alone(lookup.keys, lookup.defaults)
-    return dataclasses.replace(
-        lookup, keys=keys, defaults=defaults, bags=(), weights=None, combiner="sum"
-    )
-
-
-def _alone(keys: tf.Tensor, defaults: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The same keys and defaults with a bag for each key, so that padding is not looked up."""
-    if (defaults.shape.rank or 2) > 1:  # a row for each key
-        defaults = tf.expand_dims(defaults, -2)
-    return tf.expand_dims(keys, -1), defaults
-
-
 @tf.RegisterGradient("TfEmbedFindPooled")
 @tf.RegisterGradient("TfEmbedLinkPooled")
-def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
-    """For the token, sums by key; for the weights, a tensor; for other inputs, none."""
-    handle, keys, _, defaults = op.inputs[:4]
+def _find_pooled_gradient(op: tf.Operation, gradient: Any, *_: Any) -> list[Any]:
+    """For the token, sums by key; for the weights, a tensor; for other inputs, none.
+
+    The rows of a lookup have no gradient of their own, see `_rows_of`.
+    """
+    handle, keys = op.inputs[:2]
     token = op.inputs[4] if op.get_attr("num_tokens") else None
     pooling = _pooling_of(op, first_list=4 if token is None else 5)
     gradients: list[Any] = [None] * len(op.inputs)
@@ -112,9 +48,40 @@ def _find_pooled_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
         gradients[4] = gradient_of_token(token, distinct, sums, dim)
     last = len(op.inputs) - 1
     if pooling.weights is not None and not is_skipped(op, last):
-        rows = tf.cast(tf.reshape(defaults, [-1, dim]), gradient.dtype)  # see `find_pooled`
+        rows = tf.reshape(_rows_of(op, token, pooling.padding, gradient.dtype), [-1, dim])
         gradients[last] = pooling.gradient_of_weights(keys, rows, gradient)
     return gradients
+
+
+def _rows_of(
+    op: tf.Operation,
+    token: tf.Tensor | None,
+    padding: pooling_ops.Padding | None,
+    dtype: tf.DType,
+) -> tf.Tensor:
+    """The rows of the keys of a weighted lookup, keys.shape + [dim].
+
+    They are tied to the token here, because the gradient of the weights has a gradient too.
+    """
+    handle, keys, owners, defaults = op.inputs[:4]
+    is_found = len(op.outputs) > 1
+    rows = op.outputs[1] if is_found else tf.cast(defaults, dtype)
+    # The lookup of a SavedModel of before has rows as defaults, which are tied to the token.
+    if token is None or not (is_found or op.type == "TfEmbedLinkPooled"):
+        return rows
+    alone = PooledLookup(
+        handle,
+        tf.expand_dims(keys, -1),  # a bag for each key
+        owners,
+        defaults,
+        bags=(),
+        weights=None,
+        value_dtype=op.get_attr("value_dtype"),
+        dim=op.get_attr("dim"),
+        combiner="sum",
+        padding=padding,
+    )
+    return each_table_ops.link_pooled(alone, rows, token)
 
 
 @tf.RegisterGradient("TfEmbedSumByKey")

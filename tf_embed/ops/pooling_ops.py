@@ -74,7 +74,7 @@ def find_pooled(
     Returns:
         A row for each bag, the shape of the bags + [dim], of `compute_dtype(value_dtype)`.
     """
-    return _raw.tf_embed_find_pooled(
+    pooled, _ = _raw.tf_embed_find_pooled(
         table=handle,
         keys=keys,
         owners=owners,
@@ -87,7 +87,10 @@ def find_pooled(
         combiner=combiner,
         **padding_arguments(padding),
         training=training,
+        # See `pooled_gradient`.
+        found_dtypes=[] if weights is None else [compute_dtype(value_dtype)],
     )
+    return pooled
 
 
 def sum_by_key(

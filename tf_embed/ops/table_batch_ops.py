@@ -9,7 +9,7 @@ cc/ops/table_batch_ops.cc.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -40,9 +40,7 @@ def find_pooled_tables(
 ) -> tf.Tensor:
     """Looks up rows in many tables, pools the rows of each bag, and changes no row.
 
-    Differentiable with respect to tokens and weights. With weights it also looks up the row of each
-    index, because the tables may change before the backward pass. Shards are chosen by the
-    remainder.
+    Differentiable with respect to tokens and weights. Shards are chosen by the remainder.
 
     Args:
         handles: The tables' resources. Keys are int64; rows are float32, float16, bfloat16, or from
@@ -65,7 +63,7 @@ def find_pooled_tables(
         training: Whether this is a use of the rows.
         rows: Number of rows of each table, for the shape of its gradient; -1 if a table has no such
             number. May be empty.
-        fixed_weights: Whether the weights have no gradient, which saves that lookup.
+        fixed_weights: Whether the weights have no gradient, which saves the rows for it.
 
     Returns:
         The pooled values, float32 [size]. The values of an empty bag are 0.
@@ -76,74 +74,41 @@ def find_pooled_tables(
     if tokens and tf.int8 in [tf.as_dtype(dtype) for dtype in row_dtypes]:
         names = [tf.as_dtype(dtype).name for dtype in row_dtypes]
         raise ValueError(f"INT8 rows can't be trained, and have no tokens. Received: {names}")
-
-    def find(offsets: tf.Tensor, pieces: tf.Tensor, size: tf.Tensor, **options: Any) -> tf.Tensor:
-        return _raw.tf_embed_find_pooled_tables(
-            tables=handles,
-            indices=indices,
-            offsets=offsets,
-            pieces=pieces,
-            size=size,
-            row_dtypes=list(row_dtypes),
-            dims=list(dims),
-            training=training,
-            **options,
-        )
-
-    tokens = list(tokens)
-    if weights is not None and fixed_weights:
-        weights = tf.stop_gradient(weights)
-        tokens.append(tf.zeros([0]))
-    elif weights is not None:
-        # The rows for the gradient of the weights. They are passed as another token, because the
-        # lookup ignores tokens, and inputs are kept in loops and SavedModels.
-        with tf.device("/CPU:0"):
-            alone = _each_alone(offsets, pieces, dims)
-            every = tf.range(tf.size(indices, tf.int64) + 1)
-        tokens.append(find(every, alone.pieces, alone.size, weights=[], tokens=[], combiner="sum"))
-    return find(
-        offsets,
-        pieces,
-        size,
+    pooled, _ = _raw.tf_embed_find_pooled_tables(
+        tables=handles,
+        indices=indices,
+        offsets=offsets,
+        pieces=pieces,
+        size=size,
         weights=[] if weights is None else [weights],
-        tokens=tokens,
+        tokens=list(tokens),
+        row_dtypes=list(row_dtypes),
+        dims=list(dims),
         combiner=combiner,
         packs=packs,
         max_gradient=max_gradient,
+        training=training,
         rows=list(rows),
+        # The gradient of the weights is made of the rows of the lookup, because the tables may
+        # change before the backward pass.
+        found_dtypes=[] if weights is None or fixed_weights else [tf.float32],
     )
+    return pooled
 
 
-class _Alone(NamedTuple):
-    """The indices of a batch, each in a separate bag. Their rows are returned piece by piece.
-
-    Attributes:
-        first: The first index of each piece.
-        pieces: As in `find_pooled_tables`.
-        size: As in `find_pooled_tables`.
-    """
-
-    first: tf.Tensor
-    pieces: tf.Tensor
-    size: tf.Tensor
-
-    def places(self, count: tf.Tensor) -> tf.Tensor:
-        """The place of the row of each of `count` indices among the values, int64 [count]."""
-        indices, piece = stock_ops.places_of(self.first, self.pieces[:, 2])
-        begin, dim = tf.gather(self.pieces[:, 3], piece), tf.gather(self.pieces[:, 4], piece)
-        places = begin + (indices - tf.gather(self.first, piece)) * dim
-        # Pieces may be in any order, and omit bags.
-        return tf.scatter_nd(indices[:, tf.newaxis], places, count[tf.newaxis])
-
-
-def _each_alone(offsets: tf.Tensor, pieces: tf.Tensor, dims: Sequence[int]) -> _Alone:
+def _places_of_rows(
+    offsets: tf.Tensor, pieces: tf.Tensor, dims: Sequence[int], count: tf.Tensor
+) -> tf.Tensor:
+    """The first value of the row of each of `count` indices, if rows are piece by piece, int64."""
     table, first_bag, num_bags = pieces[:, 0], pieces[:, 1], pieces[:, 2]
     dim = tf.gather(tf.constant(list(dims), tf.int64), table)
     first = tf.gather(offsets, first_bag)
-    count = tf.gather(offsets, first_bag + num_bags) - first
-    ends = tf.cumsum(count * dim)
-    of_all = tf.stack([table, first, count, ends - count * dim, dim], 1)
-    return _Alone(first, of_all, tf.reduce_sum(count * dim))
+    lengths = tf.gather(offsets, first_bag + num_bags) - first
+    begin = tf.cumsum(lengths * dim, exclusive=True)
+    indices, piece = stock_ops.places_of(first, lengths)
+    places = tf.gather(begin, piece) + (indices - tf.gather(first, piece)) * tf.gather(dim, piece)
+    # Pieces may be in any order, and omit bags.
+    return tf.scatter_nd(indices[:, tf.newaxis], places, count[tf.newaxis])
 
 
 def apply_tables(
@@ -190,13 +155,16 @@ def apply_tables(
 
 
 @tf.RegisterGradient("TfEmbedFindPooledTables")
-def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
-    """For each token, the sums by key of its table, or the batch; for the weights, a tensor."""
+def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any, *_: Any) -> list[Any]:
+    """For each token, the sums by key of its table, or the batch; for the weights, a tensor.
+
+    Rows that were found have no gradient of their own.
+    """
     dims = op.get_attr("dims")
     count, num_weights = len(dims), op.get_attr("num_weights")
     indices, offsets, pieces, size = op.inputs[count : count + 4]
     weights = op.inputs[count + 4 : count + 4 + num_weights]
-    tokens = op.inputs[count + 4 + num_weights : len(op.inputs) - num_weights]
+    tokens = op.inputs[count + 4 + num_weights :]
     gradient = tf.convert_to_tensor(gradient)
     most = op.get_attr("max_gradient")
     # As in FBGEMM, which clips the gradient of the output before it is summed by key.
@@ -232,32 +200,15 @@ def _find_pooled_tables_gradient(op: tf.Operation, gradient: Any) -> list[Any]:
                 tokens, distinct, sums, dims, rows, strict=True
             )
         ]
-    if not num_weights:
-        return [None] * (count + 4) + of_tokens
-    of_weights = None
-    if not is_skipped(op, count + 4):
-        # The rows of the indices follow the tokens, see `find_pooled_tables`.
-        of_weights = _gradient_of_weights(op.inputs[-1], gradient, batch)
-    return [None] * (count + 4) + [of_weights, *of_tokens, None]
-
-
-def _gradient_of_weights(rows: tf.Tensor, gradient: tf.Tensor, batch: dict[str, Any]) -> tf.Tensor:
-    """The gradient of the weights, float32 [n].
-
-    Args:
-        rows: The rows of the indices, piece by piece; [0] if the weights are fixed.
-        gradient: The gradient of the pooled values.
-        batch: The bags, as arguments of ops.
-    """
-    if rows.shape[0] == 0:
-        return tf.zeros_like(batch["weights"][0])
-    with tf.device("/CPU:0"):
-        alone = _each_alone(batch["offsets"], batch["pieces"], batch["dims"])
-        _, of_weights = _raw.tf_embed_join_bags_gradient(
-            gradient=gradient,
-            values=rows,
-            sources=alone.places(tf.size(batch["indices"], tf.int64)),
-            splits=batch["offsets"],
-            **batch,
-        )
-    return of_weights
+    of_weights: list[Any] = [None] * num_weights
+    # Fixed weights have neither rows nor a gradient.
+    if op.get_attr("found_dtypes") and not is_skipped(op, count + 4):
+        with tf.device("/CPU:0"):
+            _, of_weights[0] = _raw.tf_embed_join_bags_gradient(
+                gradient=gradient,
+                values=op.outputs[1],
+                sources=_places_of_rows(offsets, pieces, dims, tf.size(indices, tf.int64)),
+                splits=offsets,
+                **batch,
+            )
+    return [None] * (count + 4) + of_weights + of_tokens

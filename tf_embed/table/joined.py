@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tf_embed import validation
-from tf_embed.ops import each_table_ops, pooled_gradient
+from tf_embed.ops import each_table_ops
 from tf_embed.ops.each_table_ops import PooledLookup, RowLookup, RowStep
 from tf_embed.table.lookups import Answer, Lookup
 
@@ -80,7 +80,6 @@ def _find_pooled(lookups: Sequence[Lookup]) -> list[Answer]:
                 training=_notes_uses(lookup),
             )
         )
-    found = pooled_gradient.find_pooled_each(of_op, [lookup.token for lookup in lookups])
 
     def answer(of_op: PooledLookup, pooled: tf.Tensor) -> Answer:
         def linked(lookup: Lookup) -> tf.Tensor:
@@ -92,7 +91,7 @@ def _find_pooled(lookups: Sequence[Lookup]) -> list[Answer]:
 
         return linked
 
-    return [answer(*one) for one in found]
+    return [answer(*one) for one in each_table_ops.find_pooled_each(of_op)]
 
 
 def _notes_uses(lookup: Lookup) -> bool:

@@ -29,7 +29,6 @@ from tf_embed import _library, callers, validation
 from tf_embed.ops import (
     new_table_ops,
     policy_ops,
-    pooled_gradient,
     pooling_ops,
     slot_ops,
     substitutes,
@@ -220,7 +219,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
         stand_in = substitutes.of(self)
         if stand_in is not None:
             return stand_in.find_pooled(lookup.keys, pooling, lookup.defaults)
-        return pooled_gradient.find_pooled(
+        return pooling_ops.find_pooled(
             *self.inputs_of(lookup),
             lookup.token,
             pooling.bags,

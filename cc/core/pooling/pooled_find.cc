@@ -89,6 +89,7 @@ class BagPooler {
         defaults_(find.defaults),
         weights_(static_cast<const Compute*>(find.pooling.weights)),
         pooled_(static_cast<Compute*>(find.pooled)),
+        found_(static_cast<Compute*>(find.found)),
         stride_(find.stride),
         loops_(LoopsOf(OptionsOf(find).instruction_set)),
         width_(OptionsOf(find).dim),
@@ -101,6 +102,7 @@ class BagPooler {
         pieces_(allocator),
         block_keys_(allocator),
         block_owners_(allocator),
+        block_positions_(allocator),
         block_weights_(allocator),
         block_defaults_(allocator),
         split_(allocator) {}
@@ -119,9 +121,10 @@ class BagPooler {
   // Whether each of these bags has a single key, whose row is already the pooled row.
   bool AreRows(size_t begin, size_t end) const {
     constexpr size_t kMaxRows = UINT32_MAX / kMaxBlock;  // from one pooled row to the next
-    if (!std::is_same_v<T, Compute> || weights_ != nullptr || gathers_ || keys_.owners != nullptr ||
-        keys_.num_shards != 1 || defaults_.kind == DefaultRows::Kind::kOneEach ||
-        stride_ % dim_ != 0 || stride_ / dim_ > kMaxRows) {
+    if (!std::is_same_v<T, Compute> || weights_ != nullptr || found_ != nullptr || gathers_ ||
+        keys_.owners != nullptr || keys_.num_shards != 1 ||
+        defaults_.kind == DefaultRows::Kind::kOneEach || stride_ % dim_ != 0 ||
+        stride_ / dim_ > kMaxRows) {
       return false;
     }
     const size_t first = bags_.begin(begin);
@@ -158,6 +161,7 @@ class BagPooler {
     if (!gathers_) return Status();
     TF_EMBED_RETURN_IF_ERROR(block_keys_.Resize(block_size_));
     if (keys_.owners != nullptr) TF_EMBED_RETURN_IF_ERROR(block_owners_.Resize(block_size_));
+    if (found_ != nullptr) TF_EMBED_RETURN_IF_ERROR(block_positions_.Resize(block_size_));
     if (weights_ != nullptr) TF_EMBED_RETURN_IF_ERROR(block_weights_.Resize(block_size_));
     if (defaults_.kind == DefaultRows::Kind::kOneEach) {
       TF_EMBED_RETURN_IF_ERROR(block_defaults_.Resize(block_size_ * width_));
@@ -175,10 +179,14 @@ class BagPooler {
     for (size_t place = begin; place < begin + count; ++place) {
       const size_t position = bags_.Position(place);
       const int64_t key = keys_.keys[position];
-      if (pooling_.padding != nullptr && key == *pooling_.padding) continue;
+      if (pooling_.padding != nullptr && key == *pooling_.padding) {
+        if (found_ != nullptr) std::fill_n(found_ + position * dim_, dim_, Compute{0});
+        continue;
+      }
       const size_t i = keys_in_block_++;
       block_keys_[i] = key;
       if (keys_.owners != nullptr) block_owners_[i] = keys_.owners[position];
+      if (found_ != nullptr) block_positions_[i] = position;
       if (weights_ != nullptr) block_weights_[i] = weights_[position];
       if (defaults_.kind == DefaultRows::Kind::kOneEach) {
         std::memcpy(block_defaults_.data() + i * width_,
@@ -190,7 +198,9 @@ class BagPooler {
   // Finds the rows of the block, adds them to their bags, and begins the next block at
   // `next_begin`.
   Status PoolBlock(size_t next_begin) {
-    TF_EMBED_RETURN_IF_ERROR(FindBlock());
+    T* const rows = BlockRows();
+    TF_EMBED_RETURN_IF_ERROR(FindBlock(rows));
+    if (found_ != nullptr && rows == rows_.data()) CopyFound();
     const Compute* weights = nullptr;
     if (weights_ != nullptr) weights = gathers_ ? block_weights_.data() : weights_ + block_begin_;
     // Pooled rows of many tables are far apart.
@@ -202,7 +212,7 @@ class BagPooler {
                     dim_ * sizeof(Compute));
       }
       Compute* const sum = Pooled(piece.bag);
-      AddRows(loops_, rows_.data() + piece.begin * width_, piece.end - piece.begin, dim_,
+      AddRows(loops_, rows + piece.begin * width_, piece.end - piece.begin, dim_,
               weights == nullptr ? nullptr : weights + piece.begin, piece.begins_bag, sum);
       if (piece.ends_bag && Divides(pooling_.combiner)) Divide(piece.bag, sum);
     }
@@ -211,7 +221,23 @@ class BagPooler {
     return Status();
   }
 
-  Status FindBlock() {
+  // Where the block's rows are found. If `found` is the same array of rows, they are found there.
+  T* BlockRows() {
+    if constexpr (std::is_same_v<T, Compute>) {
+      if (found_ != nullptr && !gathers_) return found_ + block_begin_ * dim_;
+    }
+    return rows_.data();
+  }
+
+  void CopyFound() {
+    for (size_t i = 0; i < keys_in_block_; ++i) {
+      const WideRow<T> row(rows_.data() + i * width_, dim_);
+      Compute* const to = found_ + (gathers_ ? block_positions_[i] : block_begin_ + i) * dim_;
+      for (size_t j = 0; j < dim_; ++j) to[j] = row[j];
+    }
+  }
+
+  Status FindBlock(T* rows) {
     if (keys_in_block_ == 0) return Status();
     const int64_t* const keys = gathers_ ? block_keys_.data() : keys_.keys + block_begin_;
     const int32_t* owners = nullptr;
@@ -229,7 +255,7 @@ class BagPooler {
       const KeyBatch batch = split_.shard(shard);
       if (batch.size == 0) continue;
       TF_EMBED_RETURN_IF_ERROR(
-          keys_.shards[shard]->Find(serial_, batch, defaults, rows_.data(), nullptr, {}));
+          keys_.shards[shard]->Find(serial_, batch, defaults, rows, nullptr, {}));
     }
     return Status();
   }
@@ -245,6 +271,7 @@ class BagPooler {
   const DefaultRows& defaults_;
   const Compute* const weights_;
   Compute* const pooled_;
+  Compute* const found_;
   const size_t stride_;
   const TableLoops& loops_;
   const size_t width_;  // numbers of a row as it is stored
@@ -261,6 +288,7 @@ class BagPooler {
   Buffer<Piece> pieces_;
   Buffer<int64_t> block_keys_;
   Buffer<int32_t> block_owners_;
+  Buffer<size_t> block_positions_;
   Buffer<Compute> block_weights_;
   Buffer<T> block_defaults_;
   ShardSplit split_;

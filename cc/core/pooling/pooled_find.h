@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A find that pools rows as it finds them, so that the rows of all keys never exist together.
+// A find that pools rows as it finds them, so that the rows of all keys need not exist together.
 #ifndef TF_EMBED_CC_CORE_POOLING_POOLED_FIND_H_
 #define TF_EMBED_CC_CORE_POOLING_POOLED_FIND_H_
 
@@ -30,6 +30,9 @@ struct PooledFind {
   DefaultRows defaults;    // of absent keys, by the key's position in the batch
   void* pooled = nullptr;  // [bags, dim], of the compute type of the rows
   size_t stride = 0;       // from one pooled row to the next, in values; at least dim
+  // Null, or an array [num_keys, dim] for the row of each key, by the key's position, of the type
+  // of the pooled rows. Padding has a row of zeros.
+  void* found = nullptr;
   // The rows have the format of quantized_row.h. The pooled rows are float and have as many values
   // as a row has weights.
   bool quantized = false;

@@ -63,6 +63,7 @@ PoolView DeviceStoreImpl<Device>::ViewOf(const ExecContext& context, const Poole
   if (context.training) view.expiry = ExpiryAt(dated);
   view.pooled = find.pooled;
   view.pooled_stride = find.stride;
+  view.found = find.found;
   view.quantized = find.quantized;
   return view;
 }

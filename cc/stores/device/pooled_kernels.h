@@ -91,6 +91,7 @@ struct PoolView {
   bool marks = false;               // the same in marks
   void* pooled = nullptr;
   size_t pooled_stride = 0;  // in values
+  void* found = nullptr;     // PooledFind
   bool quantized = false;
 
   TF_EMBED_DEVICE const ShardView& ShardOf(int64_t key, size_t position) const {
@@ -187,19 +188,31 @@ struct PoolKernel {
     }
   }
 
-  // Adds the columns, from `first` on, of the row of the key at a position.
+  // Adds the columns, from `first` on, of the row of the key at a position, and writes them to
+  // `found`.
   template <typename T, typename Compute, class Tile>
   TF_EMBED_DEVICE void Add(const Tile& tile, const PoolView& batch, size_t position, size_t dim,
                            size_t first, Compute* sums) const {
     const int64_t key = batch.bags.keys[position];
-    if (batch.bags.IsPadding(key)) return;
+    Compute* const found =
+        batch.found == nullptr ? nullptr : static_cast<Compute*>(batch.found) + position * dim;
+    if (batch.bags.IsPadding(key)) {
+      for (size_t j = first + tile.lane(); found != nullptr && j < dim && j < first + kColumns;
+           j += Tile::kLanes) {
+        found[j] = Compute{0};
+      }
+      return;
+    }
     const ShardView& shard = batch.ShardOf(key, position);
     const Compute weight = batch.bags.Weight<Compute>(position);
     const auto add = [&](const auto& value_of) {
       const PooledRow<T> row(value_of, dim);
       for (size_t k = 0; k < kColumns / Tile::kLanes; ++k) {
         const size_t j = first + k * Tile::kLanes + tile.lane();
-        if (j < dim) sums[k] += weight * row.Wide(value_of(j));
+        if (j >= dim) continue;
+        const Compute value = row.Wide(value_of(j));
+        sums[k] += weight * value;
+        if (found != nullptr) found[j] = value;
       }
     };
     const uint32_t number = shard.index.FindRow(tile, key);

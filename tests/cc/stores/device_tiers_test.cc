@@ -62,7 +62,7 @@ TEST(DeviceTiers, PooledRowsLeaveTheMemoryBehindThemAlone) {
 
       const size_t size = (kBags - 1) * stride + kDim;
       const auto pooled_by = [&](const Store* store, SharedMemory* memory) {
-        std::vector<float> values(size + kBehind, 1.0f);
+        std::vector<float> values(size + kBehind, 1.0f), found(2 * kDim);
         const std::vector<int64_t> keys{1, 3}, splits{0, 1, 1, 2};
         Bags bags(HostAllocator());
         EXPECT_TRUE(bags.OfSplits(splits.data(), splits.size(), keys.size()).ok());
@@ -71,6 +71,7 @@ TEST(DeviceTiers, PooledRowsLeaveTheMemoryBehindThemAlone) {
         find.bags = &bags;
         find.pooled = values.data();
         find.stride = stride;
+        find.found = found.data();
         find.quantized = quantized;
         if (memory == nullptr) {
           EXPECT_TRUE(FindPooled(context, &find, 1).ok());
@@ -81,6 +82,7 @@ TEST(DeviceTiers, PooledRowsLeaveTheMemoryBehindThemAlone) {
           memory->num_behind = kBehind;
           EXPECT_TRUE(static_cast<const DeviceStore*>(store)->FindPooled(context, &find, 1).ok());
         }
+        values.insert(values.end(), found.begin(), found.end());
         return values;
       };
       SharedMemory memory;

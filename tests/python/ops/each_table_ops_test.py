@@ -17,7 +17,7 @@ from support.cases.each_tables import LISTS, MIXED, WIDE, Draw, apply_one, find_
 from support.cases.raw_tables import RawTable
 from support.cases.refused_ops import RAW, RefusedTestCase
 from support.oracles.reference import SEED
-from tf_embed.ops import each_table_ops, pooled_gradient
+from tf_embed.ops import each_table_ops, pooling_ops
 from tf_embed.ops.each_table_ops import PooledLookup, RowLookup, RowStep
 from tf_embed.ops.lookup_gradient import token_of
 
@@ -59,7 +59,7 @@ def find_pooled_alone(
 ) -> list[tf.Tensor]:
     names = [field.name for field in dataclasses.fields(PooledLookup)]
     return [
-        pooled_gradient.find_pooled(**{name: getattr(lookup, name) for name in names}, token=token)
+        pooling_ops.find_pooled(**{name: getattr(lookup, name) for name in names}, token=token)
         for lookup, token in zip(lookups, tokens or [None] * len(lookups), strict=True)
     ]
 
@@ -68,7 +68,7 @@ def find_pooled_linked(
     lookups: list[PooledLookup], tokens: Sequence[Any] | None = None
 ) -> list[tf.Tensor]:
     tokens = tokens or [None] * len(lookups)
-    found = pooled_gradient.find_pooled_each(lookups, tokens)
+    found = each_table_ops.find_pooled_each(lookups)
     return [
         each_table_ops.link_pooled(*one, token) for one, token in zip(found, tokens, strict=True)
     ]
@@ -316,6 +316,7 @@ class RefusedTest(RefusedTestCase):
             ({"num_bags": [1] + [0] * 8}, "`bags` of all tables must be 1 tensors. Received: 0"),
             ({"num_bags": [3] + [0] * 8}, "`num_bags` must be from 0 to 2. Received: 3"),
             ({"weights": [tf.ones([1])]}, "`weights` of all tables must be 0 tensors. Received: 1"),
+            ({"found_dtypes": [tf.float32]}, "`found_dtypes` must be none or 0. Received: 1"),
         ):
             with self.subTest(words), self.refused(words):
                 RAW.tf_embed_find_pooled_each(**{**pooled, **wrong})

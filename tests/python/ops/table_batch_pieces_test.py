@@ -98,8 +98,10 @@ class PiecesTest(tf.test.TestCase, parameterized.TestCase):
             "combiner": "sum",
         }
         return {
-            "find": lambda: RAW.tf_embed_find_pooled_tables(
-                **batch, **tables, **size_of, tokens=[], row_dtypes=[tf.float32] * 2
+            "find": lambda: (
+                RAW.tf_embed_find_pooled_tables(
+                    **batch, **tables, **size_of, tokens=[], row_dtypes=[tf.float32] * 2
+                ).pooled
             ),
             "sum_by_key": lambda: RAW.tf_embed_sum_by_key_tables(
                 **batch,

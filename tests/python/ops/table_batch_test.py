@@ -218,6 +218,16 @@ class PooledTablesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex((tf.errors.InvalidArgumentError, ValueError), words):
             batch.pooled("sum", **changes)
 
+    def test_a_weighted_lookup_finds_each_row_once(self):
+        batch = Batch(np.random.default_rng(1), (2, 2, 2, 2), weighted=True)
+        weights = tf.constant(batch.weights)
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            values = batch.pooled("sum", weights)
+        self.assertEqual(tape.gradient(values, weights).shape, weights.shape)
+        stats = [table.stats() for table in batch.tables]
+        self.assertEqual(sum(one["hits"] + one["misses"] for one in stats), len(batch.indices))
+
     def test_weights_and_tables_that_do_not_go_together_are_refused(self):
         batch = Batch(np.random.default_rng(4), (2, 2, 2, 2))
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "`weights` must have one for"):

@@ -275,13 +275,25 @@ class StructureTest(tf.test.TestCase, parameterized.TestCase):
         loss = {"Sum", "Fill", "Reshape", "Tile", "Shape", "Cast"}
         self.assertContainsSubset(types, {*others, *loss, "TfEmbedFindPooled", "TfEmbedSumByKey"})
 
-    def test_the_row_of_each_id_is_looked_up_only_if_there_are_weights(self):
-        layer = layer_of("sum", padding_id=0)
-        for weighted in (False, True):
-            types = self.op_types(layer, weighted=weighted)
-            self.assertNotIn("TfEmbedFind", types)
-            # The rows of the ids are looked up before the pooled rows. The gradient reuses them.
-            self.assertEqual(types.count("TfEmbedFindPooled"), 2 if weighted else 1)
+    def test_rows_for_the_gradient_of_weights_are_found_by_the_same_op(self):
+        types = self.op_types(layer_of("sum", padding_id=0), weighted=True)
+        self.assertNotIn("TfEmbedFind", types)
+        self.assertEqual(types.count("TfEmbedFindPooled"), 1)
+
+    @parameterized.product(in_function=(False, True), watched=(False, True))
+    def test_a_weighted_lookup_finds_each_row_once(self, in_function, watched):
+        layer, weights = layer_of("sum"), tf.ones([1, 3])
+
+        def gradient() -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch([weights] if watched else [])
+                loss = tf.reduce_sum(layer(tf.constant([[0, 1, KNOWN]]), weights))
+            return tape.gradient(loss, [layer.variable.anchor.value, weights])
+
+        _, of_weights = (tf.function(gradient) if in_function else gradient)()
+        self.assertEqual(of_weights is not None, watched)
+        stats = layer.variable.stats()
+        self.assertEqual((stats["hits"], stats["misses"]), (2, 1))
 
     def test_an_exported_model_serves_pooled_rows_by_the_op(self):
         layer = layer_of("mean", padding_id=0)

@@ -96,6 +96,17 @@ std::vector<Compute> Oracle(const std::vector<T>& rows, const std::vector<int64_
   return pooled;
 }
 
+// `PooledFind::found`, by the rows of the keys.
+template <typename T, typename Compute = typename Number<T>::Compute>
+std::vector<Compute> FoundOracle(const std::vector<T>& rows, const std::vector<int64_t>& keys,
+                                 const int64_t* padding, size_t dim) {
+  std::vector<Compute> found(rows.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (padding == nullptr || keys[i / dim] != *padding) found[i] = Number<T>::Load(rows[i]);
+  }
+  return found;
+}
+
 // Calls `check` with bags of every form over `num_keys` keys, some empty and some longer than a
 // block.
 void EachForm(size_t num_keys, Random* random, const std::function<void(const Bags&)>& check) {
@@ -155,13 +166,19 @@ class FindPooledOf : public testing::TestWithParam<StoreKind> {
             const Pooling pooling{combiner, weighted ? weights.data() : nullptr,
                                   padded ? &kPadding : nullptr};
             const DefaultRows& absent = defaults[turn++ % defaults.size()];
-            const std::vector<Compute> wanted =
-                Oracle(shards.Rows<T>(keys, nullptr, absent), keys, bags, pooling, dim);
+            const std::vector<T> rows = shards.Rows<T>(keys, nullptr, absent);
+            const std::vector<Compute> wanted = Oracle(rows, keys, bags, pooling, dim);
+            const std::vector<Compute> wanted_rows = FoundOracle(rows, keys, pooling.padding, dim);
+            bool gives_rows = turn % 2 == 0;
             for (const ExecContext& context : {ExecContext::Serial(), Threads(3)}) {
               std::vector<Compute> pooled(bags.size() * dim, Compute{-7});
-              ASSERT_TRUE(
-                  Pool(context, shards.Keys(keys), bags, pooling, absent, pooled.data()).ok());
+              std::vector<Compute> found(keys.size() * dim, Compute{-7});
+              PooledFind find = FindOf(shards.Keys(keys), bags, pooling, absent, pooled.data());
+              if (gives_rows) find.found = found.data();
+              ASSERT_TRUE(FindPooled(context, &find, 1).ok());
               ExpectSameBits(wanted, pooled, "pooled");
+              if (gives_rows) ExpectSameBits(wanted_rows, found, "found");
+              gives_rows = !gives_rows;
             }
           }
         }
@@ -358,12 +375,15 @@ TEST_P(FindPooledOf, PoolsQuantizedRows) {
       for (const float* factors : {weights.data(), static_cast<const float*>(nullptr)}) {
         for (const int64_t* padding : {&kPadding, static_cast<const int64_t*>(nullptr)}) {
           const Pooling pooling{Combiner::kMean, factors, padding};
-          std::vector<float> found(bags.size() * dim, -7.0f);
-          PooledFind find = FindOf(shards.Keys(keys), bags, pooling, defaults, found.data());
+          std::vector<float> pooled(bags.size() * dim, -7.0f);
+          std::vector<float> found(keys.size() * dim, -7.0f);
+          PooledFind find = FindOf(shards.Keys(keys), bags, pooling, defaults, pooled.data());
           find.stride = dim;
+          find.found = found.data();
           find.quantized = true;
           ASSERT_TRUE(FindPooled(Threads(3), &find, 1).ok());
-          ExpectSameBits(Oracle(rows, keys, bags, pooling, dim), found, "pooled");
+          ExpectSameBits(Oracle(rows, keys, bags, pooling, dim), pooled, "pooled");
+          ExpectSameBits(FoundOracle(rows, keys, padding, dim), found, "found");
         }
       }
     }

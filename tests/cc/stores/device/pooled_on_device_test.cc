@@ -68,13 +68,16 @@ class BothFinds {
  public:
   BothFinds(const DeviceKind& kind, const Pair& pair, const std::vector<int64_t>& keys,
             const Bags& bags, const Pooling& pooling, size_t stride,
-            const std::vector<T>* defaults = nullptr)
+            const std::vector<T>* defaults = nullptr, bool gives_rows = false)
       : store_{pair.on_host(), pair.on_device()},
         wanted_((bags.size() + 1) * stride, Compute{-7}),
+        wanted_rows_(keys.size() * (pair.on_host()->options().dim - WideRow<T>::kTail),
+                     Compute{-7}),
         keys_(kind.memory, keys),
         weights_(kind.memory, WeightsOf(pooling, keys.size())),
         defaults_(kind.memory, defaults == nullptr ? std::vector<T>() : *defaults),
-        found_(kind.memory, wanted_) {
+        pooled_(kind.memory, wanted_),
+        rows_(kind.memory, wanted_rows_) {
     host.keys = {keys.data(), nullptr, false, &store_[0], 1};
     host.bags = &bags;
     host.pooling = pooling;
@@ -91,10 +94,16 @@ class BothFinds {
     if (pooling.weights != nullptr) device.pooling.weights = weights_.data();
     device.defaults.rows = defaults_.data();
     host.pooled = wanted_.data();
-    device.pooled = found_.data();
+    device.pooled = pooled_.data();
+    if (!gives_rows) return;
+    host.found = wanted_rows_.data();
+    device.found = rows_.data();
   }
 
-  void ExpectSame() const { ExpectSameBits(wanted_, found_.Values(), "pooled"); }
+  void ExpectSame() const {
+    ExpectSameBits(wanted_, pooled_.Values(), "pooled");
+    ExpectSameBits(wanted_rows_, rows_.Values(), "found");
+  }
 
   PooledFind host;
   PooledFind device;
@@ -108,10 +117,12 @@ class BothFinds {
 
   const Store* store_[2];
   std::vector<Compute> wanted_;
+  std::vector<Compute> wanted_rows_;
   OnDevice<int64_t> keys_;
   OnDevice<Compute> weights_;
   OnDevice<T> defaults_;
-  OnDevice<Compute> found_;
+  OnDevice<Compute> pooled_;
+  OnDevice<Compute> rows_;
 };
 
 // Calls its function with bags of every form over the keys, some empty and some with all keys.
@@ -163,7 +174,7 @@ class PooledOnDevice : public testing::TestWithParam<DeviceKind> {
             const Pooling pooling{combiner, weighted ? weights.data() : nullptr,
                                   padded ? &kPadding : nullptr};
             const BothFinds<T> finds(GetParam(), pair, keys, bags, pooling, dim + turn % 2,
-                                     defaults[turn % 3]);
+                                     defaults[turn % 3], weighted);
             ++turn;
             ASSERT_TRUE(FindPooled(ExecContext::Serial(), &finds.host, 1).ok());
             ASSERT_TRUE(pair.on_device()->FindPooled(ExecContext::Serial(), &finds.device, 1).ok());
@@ -281,7 +292,7 @@ TEST_P(PooledOnDevice, FindsInManyStoresAtOnce) {
   const Pooling mean{Combiner::kMeanOfCount, nullptr, nullptr};
   const auto find = [&](auto tag, size_t i, size_t store, const auto* defaults) {
     return BothFinds<typename decltype(tag)::Type>(GetParam(), *pairs[store], keys[i], *bags[i],
-                                                   mean, dims[store] + i, defaults);
+                                                   mean, dims[store] + i, defaults, i > 2);
   };
   const std::vector<float>* const none = nullptr;
   const auto a = find(TypeTag<float>(), 0, 0, none), b = find(TypeTag<float>(), 1, 1, none);
