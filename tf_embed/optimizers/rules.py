@@ -244,19 +244,53 @@ def _is_on_gpu(optimizer: keras.optimizers.Optimizer) -> bool:
     return ":GPU:" in step_variable(optimizer).value.device
 
 
-def _rate_and_step(optimizer: keras.optimizers.Optimizer) -> tuple[tf.Tensor, tf.Tensor]:
-    """The learning rate, float64, and the number of this step, int64, on the host."""
+class _StepNumbers(NamedTuple):
+    """Numbers of a step, on the host.
+
+    Attributes:
+        learning_rate: float64.
+        step: The number of the step from 1, int64. Steps that only accumulate do not count.
+        is_due: With `gradient_accumulation_steps`, whether it applies the gradients so far, a bool.
+    """
+
+    learning_rate: tf.Tensor
+    step: tf.Tensor
+    is_due: tf.Tensor | None = None
+
+
+def _read_numbers(optimizer: keras.optimizers.Optimizer) -> _StepNumbers:
     with beside_step(optimizer):
         rate = tf.cast(tf.convert_to_tensor(optimizer.learning_rate), tf.float64)
-        count = tf.cast(tf.convert_to_tensor(optimizer.iterations), tf.int64)
+        count = tf.cast(tf.convert_to_tensor(step_variable(optimizer)), tf.int64)
         if _is_on_gpu(optimizer):
             # One tensor, because the host waits for the GPU at each copy.
             both = tf.where([True, False], tf.bitcast(rate, tf.int64), count)
             with tf.device("/CPU:0"):
                 both = tf.identity(both)  # eager ops would copy it each
                 rate, count = tf.bitcast(both[0], tf.float64), both[1]
+    steps = optimizer.gradient_accumulation_steps
     with tf.device("/CPU:0"):
-        return rate, count + 1
+        if not steps:
+            return _StepNumbers(rate, count + 1)
+        return _StepNumbers(rate, count // steps + 1, tf.equal((count + 1) % steps, 0))
+
+
+def _numbers_of(optimizer: keras.optimizers.Optimizer, is_own: bool) -> _StepNumbers:
+    if is_own:  # it may make several steps in a block
+        return _read_numbers(optimizer)
+    return joined.shared(optimizer, lambda: _read_numbers(optimizer))
+
+
+def is_due(optimizer: keras.optimizers.Optimizer, is_own: bool) -> tf.Tensor:
+    """Whether this step applies the accumulated gradients, a bool scalar on the host.
+
+    Args:
+        optimizer: An optimizer with `gradient_accumulation_steps`.
+        is_own: Whether the optimizer is a table's own.
+    """
+    due = _numbers_of(optimizer, is_own).is_due
+    assert due is not None  # because gradients are accumulated
+    return due
 
 
 def rule_inputs(
@@ -281,10 +315,7 @@ def rule_inputs(
     Raises:
         ValueError: If the hyper-parameters of the optimizer and of the rule differ.
     """
-    if is_own:  # it may make several steps in a block
-        learning_rate, step = _rate_and_step(optimizer)
-    else:
-        learning_rate, step = joined.shared(optimizer, lambda: _rate_and_step(optimizer))
+    learning_rate, step, _ = _numbers_of(optimizer, is_own)
     decay = optimizer.weight_decay if weight_decay else None
     rule = _rule_of(optimizer)
     names = _library.vocabulary()["rules"][rule.name]["hyper"]

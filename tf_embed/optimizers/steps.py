@@ -92,6 +92,10 @@ def _train_owned(
                 step(is_trained)
             else:
                 run_if(is_trained, step)
+            # The optimizer of a model counts its step once, for all tables without their own
+            # optimizer.
+            if gradient.is_own:
+                trainer.advance(is_trained)
 
 
 def _train(
@@ -106,9 +110,6 @@ def _train(
         trainer.train_sums(keys, values, unless_frozen)
     else:
         trainer.train(keys, values, scale, unless_frozen)
-    # The optimizer of a model counts its step once, for all tables without their own optimizer.
-    if gradient.is_own:
-        trainer.advance(unless_frozen)
 
 
 # Per thread, because steps of other threads must not be deferred.

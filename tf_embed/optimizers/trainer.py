@@ -27,12 +27,14 @@ from tf_embed.optimizers.rules import (
     beside_step,
     fused_rule,
     fused_slots,
+    is_due,
     optimizers_with_rules,
     rule_inputs,
     step_variable,
 )
 from tf_embed.optimizers.steps import StepTrainer, run_if
 from tf_embed.saving import keras_files
+from tf_embed.table import joined
 from tf_embed.table.initializers import RowInitializer
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
@@ -280,19 +282,21 @@ class TableTrainer(StepTrainer):
     @property
     def accepts_frozen_flag(self) -> bool:
         """Whether steps take `unless_frozen`. They do if one op makes all their changes."""
-        is_rule = self._parts.rows is None and self.accumulator is None and not self.state
+        if self.accumulator is not None:  # the rest is in a condition already
+            return True
+        is_rule = self._parts.rows is None and not self.state
         draws = self.table.options.initializer.is_of_python  # draws rows before the op
         return is_rule and self.table.on_update is None and not draws
 
-    def advance(self, unless_frozen: tf.Tensor | None = None) -> None:
+    def advance(self, trained: tf.Tensor) -> None:
         """Advances to the next step.
 
         Args:
-            unless_frozen: Whether the step was made, a bool scalar. Default: True.
+            trained: Whether the step was made, a bool scalar.
         """
         step = step_variable(self._parts.optimizer)
         with beside_step(self._parts.optimizer):
-            step.assign_add(1 if unless_frozen is None else tf.cast(unless_frozen, step.dtype))
+            step.assign_add(tf.cast(trained, step.dtype))
 
     def sums(self, keys: tf.Tensor, gradients: tf.Tensor, scale: Any) -> Any:
         """Distinct keys and the sums of their gradients, in the dtype that rules compute in.
@@ -323,12 +327,10 @@ class TableTrainer(StepTrainer):
             unless_frozen: Whether to make the step, a bool scalar. Default: True.
                 REQUIRES: accepts_frozen_flag.
         """
-        steps = self._parts.optimizer.gradient_accumulation_steps
-        accumulator = self.accumulator
-        if steps and accumulator is not None:
+        if self.accumulator is not None:
             # No step of another thread may run between the export and the clear.
             with self.table.turn():
-                self._accumulate(accumulator, keys, gradients, scale, steps)
+                self._accumulate(self.accumulator, keys, gradients, scale, unless_frozen)
         elif self._parts.rows is None and not row_gradients.clips(self._parts.optimizer):
             if not isinstance(scale, float) or scale != 1.0:
                 dtype = self._parts.table.options.slot_dtype
@@ -415,23 +417,33 @@ class TableTrainer(StepTrainer):
         )
 
     def _accumulate(
-        self, accumulator: Table, keys: tf.Tensor, gradients: tf.Tensor, scale: Any, steps: int
+        self,
+        accumulator: Table,
+        keys: tf.Tensor,
+        gradients: tf.Tensor,
+        scale: Any,
+        unless_frozen: tf.Tensor | None,
     ) -> None:
-        """Adds to the accumulator, and empties it in each `steps`-th step."""
-        dtype = self._parts.table.options.slot_dtype
-        add = tf.constant([-1.0, 0.0], tf.float64)  # a step of SGD, w -= -1 * g
-        one = tf.constant(1, tf.int64)
+        """Adds to the accumulator, and empties it in a step that is due."""
+        optimizer, dtype = self._parts.optimizer, self._parts.table.options.slot_dtype
+        with joined.outside_conditions():
+            due = is_due(optimizer, self._parts.is_own)
+            with tf.device("/CPU:0"):  # as all numbers that the op of a step takes
+                if unless_frozen is not None:
+                    due = tf.logical_and(due, unless_frozen)
+                add = tf.constant([-1.0, 0.0], tf.float64)  # a step of SGD, w -= -1 * g
+                one = tf.constant(1, tf.int64)
         gradients = tf.cast(gradients, dtype) / tf.cast(scale, dtype)
-        accumulator.apply(keys, gradients, rule="sgd", hyper=add, step=one)
+        accumulator.apply(
+            keys, gradients, rule="sgd", hyper=add, step=one, unless_frozen=unless_frozen
+        )
 
         def update() -> None:
             waiting = accumulator.export(with_slots=False)
             accumulator.clear()
-            sums = self._clipped(waiting.values / steps)
+            sums = self._clipped(waiting.values / optimizer.gradient_accumulation_steps)
             self.train_sums(waiting.keys, sums, has_turn=True)
 
-        with beside_step(self._parts.optimizer):
-            due = tf.equal((step_variable(self._parts.optimizer) + 1) % steps, 0)
         run_if(due, update)
 
     def _clipped(self, sums: tf.Tensor) -> tf.Tensor:
@@ -443,12 +455,13 @@ class TableTrainer(StepTrainer):
     ) -> None:
         table, optimizer = self._parts.table, self._parts.optimizer
         rule: str = fused_rule(optimizer)  # type: ignore[assignment]
-        hyper, step = rule_inputs(
-            optimizer,
-            weight_decay=self._parts.weight_decay,
-            is_own=self._parts.is_own,
-            max_counter=self.state[0] if self.state else None,
-        )
+        with joined.outside_conditions():
+            hyper, step = rule_inputs(
+                optimizer,
+                weight_decay=self._parts.weight_decay,
+                is_own=self._parts.is_own,
+                max_counter=self.state[0] if self.state else None,
+            )
         applied = table.apply(
             keys,
             gradients,

@@ -157,13 +157,29 @@ def _block_here() -> _Block | None:
     return block if block and block.graph is tf.compat.v1.get_default_graph() else None
 
 
+@contextlib.contextmanager
+def outside_conditions() -> Iterator[None]:
+    """Makes ops in the graph of the block of `joined_steps`, also in a condition in it.
+
+    For numbers of a step on the host. After the start of a condition, or of a turn, they would wait
+    for a GPU.
+    """
+    block = _local.block
+    if block is None or tf.executing_eagerly():
+        yield
+        return
+    with block.graph.as_default(), tf.control_dependencies(None):
+        yield
+
+
 def shared(owner: Any, make: Callable[[], T]) -> T:
     """The result of `make` for an object, made once in a block of `joined_steps`."""
-    block = _block_here()
+    block = _local.block
     if block is None:
         return make()
     if id(owner) not in block.shared:
-        block.shared[id(owner)] = make()
+        with outside_conditions():
+            block.shared[id(owner)] = make()
     return block.shared[id(owner)]
 
 

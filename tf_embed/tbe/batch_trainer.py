@@ -18,6 +18,7 @@ from tf_embed.optimizers.rules import beside_step, fused_slots, rule_inputs, ste
 from tf_embed.optimizers.steps import StepTrainer, run_if
 from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
 from tf_embed.saving import keras_files
+from tf_embed.table import joined
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 
@@ -124,11 +125,11 @@ class BatchTrainer(StepTrainer):
     # The op of many tables has no such input.
     accepts_frozen_flag = False
 
-    def advance(self, unless_frozen: None = None) -> None:
-        """Increments the step."""
-        del unless_frozen
+    def advance(self, trained: tf.Tensor) -> None:
+        """Increments the step if it was made."""
+        step = step_variable(self.optimizer)
         with beside_step(self.optimizer):
-            step_variable(self.optimizer).assign_add(1)
+            step.assign_add(tf.cast(trained, step.dtype))
 
     def train(
         self,
@@ -150,7 +151,10 @@ class BatchTrainer(StepTrainer):
         if not isinstance(scale, float) or scale != 1.0:
             gradients = gradients / tf.cast(scale, gradients.dtype)
         counter = self.state[0] if self.state else None
-        hyper, step = rule_inputs(optimizer, weight_decay=True, is_own=True, max_counter=counter)
+        with joined.outside_conditions():
+            hyper, step = rule_inputs(
+                optimizer, weight_decay=True, is_own=True, max_counter=counter
+            )
         applied = table_batch_ops.apply_tables(
             [table.resource_handle for table in tables],
             batches,

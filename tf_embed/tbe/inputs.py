@@ -219,37 +219,43 @@ class Features:
             f"`offsets` of {self.owner!r} must have one for each bag, equally many of each of "
             f"{self.count} features, and one more. Received: offsets.shape="
         )
-        if static is None:
-            fits = tf.logical_and(size > 0, tf.equal((size - 1) % self.count, 0))
-            size = validation.with_dependencies(size, tf.debugging.Assert(fits, [wanted, [size]]))
-        elif static < 1 or (static - 1) % self.count:
+        if static is not None and (static < 1 or (static - 1) % self.count):
             raise ValueError(f"{wanted}{offsets.shape}")
-        each = (size - 1) // self.count
-        return Batch(indices, offsets, weights, tf.fill([self.count], each))
+        with tf.device("/CPU:0"):  # as the ops take the bags
+            if static is None:
+                fits = tf.logical_and(size > 0, tf.equal((size - 1) % self.count, 0))
+                assertion = tf.debugging.Assert(fits, [wanted, [size]])
+                size = validation.with_dependencies(size, assertion)
+            each = (size - 1) // self.count
+            return Batch(indices, offsets, weights, tf.fill([self.count], each))
 
     def _of_containers(self, features: list[Any], weights: list[Any] | None) -> Batch:
         names, owners = self._names, self.owners
         if not self.has_padding:
             features = [self.given.marked(ids, i) for i, ids in enumerate(features)]
         parts = [_bags_of(*one) for one in zip(features, owners, strict=True)]
-        num_bags = [tf.size(lengths, tf.int64) for _, lengths in parts]
-        checks = [
-            tf.debugging.assert_equal(
-                count,
-                num_bags[0],
-                f"The features of {self.owner!r} must have equally many bags. {name!r} has not.",
-            )
-            for count, name in zip(num_bags[1:], names[1:], strict=True)
-        ]
+        # The ops take the bags on the host. A GPU would compute on copies, and the host wait.
+        with tf.device("/CPU:0"):
+            num_bags = [tf.size(lengths, tf.int64) for _, lengths in parts]
+            checks = [
+                tf.debugging.assert_equal(
+                    count,
+                    num_bags[0],
+                    f"The features of {self.owner!r} must have equally many bags. {name!r} has "
+                    "not.",
+                )
+                for count, name in zip(num_bags[1:], names[1:], strict=True)
+            ]
+            lengths = tf.concat([lengths for _, lengths in parts], 0)
+            offsets = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(lengths)], 0)
+            of_features = tf.stack(num_bags)
         indices = tf.concat([values for values, _ in parts], 0)
-        lengths = tf.concat([lengths for _, lengths in parts], 0)
-        offsets = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(lengths)], 0)
         of_all = None
         if weights is not None:
             each = [_weights_of(*one) for one in zip(weights, features, owners, strict=True)]
             of_all = tf.concat(each, 0)
         indices = validation.with_dependencies(indices, *checks)
-        return Batch(indices, offsets, of_all, tf.stack(num_bags))
+        return Batch(indices, offsets, of_all, of_features)
 
 
 def shapes_of(inputs: Any) -> Any:
@@ -369,27 +375,32 @@ def _floats(weights: Any, owner: str) -> tf.Tensor:
 
 
 def _bags_of(feature: Any, owner: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """The indices of a feature, and the length of each bag."""
+    """The indices of a feature, and the length of each bag, on the host."""
     if isinstance(feature, tf.RaggedTensor):
         if feature.shape.rank != 2 or feature.flat_values.shape.rank != 1:
             raise ValueError(_wrong_feature(owner, feature.shape))
-        return _vector(feature.values, "ids", owner), tf.cast(feature.row_lengths(), tf.int64)
+        with tf.device("/CPU:0"):
+            lengths = tf.cast(feature.row_lengths(), tf.int64)
+        return _vector(feature.values, "ids", owner), lengths
     if isinstance(feature, tf.SparseTensor):
         if feature.shape.rank != 2:
             raise ValueError(_wrong_feature(owner, feature.shape))
         parts = pooling_ops.checked_sparse(feature, f"`ids` of {owner!r}")
         # Offsets need the order of the bags.
         feature = tf.sparse.reorder(tf.SparseTensor(*parts))
-        lengths = tf.math.unsorted_segment_sum(
-            tf.ones_like(feature.indices[:, 0]), feature.indices[:, 0], feature.dense_shape[0]
-        )
+        with tf.device("/CPU:0"):
+            lengths = tf.math.unsorted_segment_sum(
+                tf.ones_like(feature.indices[:, 0]), feature.indices[:, 0], feature.dense_shape[0]
+            )
         return _vector(feature.values, "ids", owner), lengths
     ids = validation.as_tensor(feature, "ids", owner)
     if ids.shape.rank not in (1, 2):
         raise ValueError(_wrong_feature(owner, ids.shape))
-    shape = tf.shape(ids, tf.int64)
-    length = shape[1] if ids.shape.rank == 2 else tf.constant(1, tf.int64)
-    return _vector(tf.reshape(ids, [-1]), "ids", owner), tf.fill(shape[:1], length)
+    shape = tf.shape(ids, tf.int64)  # where the ids are: on the CPU, this would copy them
+    with tf.device("/CPU:0"):
+        length = shape[1] if ids.shape.rank == 2 else tf.constant(1, tf.int64)
+        lengths = tf.fill(shape[:1], length)
+    return _vector(tf.reshape(ids, [-1]), "ids", owner), lengths
 
 
 def _weights_of(weights: Any, feature: Any, owner: str) -> tf.Tensor:

@@ -40,11 +40,12 @@ class OutputLayout:
         Returns:
             `pieces` and `size` of `table_batch_ops.find_pooled_tables`.
         """
-        if not self.is_pooled:
-            return _pieces_below_each_other(num_bags, self.feature_tables, self.dims[0])
-        if counts is not None:
-            return _pieces_by_rank(counts, self.feature_tables, self.dims)
-        return _pieces_side_by_side(num_bags, self.feature_tables, self.dims)
+        with tf.device("/CPU:0"):  # as the op takes them
+            if not self.is_pooled:
+                return _pieces_below_each_other(num_bags, self.feature_tables, self.dims[0])
+            if counts is not None:
+                return _pieces_by_rank(counts, self.feature_tables, self.dims)
+            return _pieces_side_by_side(num_bags, self.feature_tables, self.dims)
 
     def output(
         self, values: tf.Tensor, counts: tf.Tensor | None, num_offsets: int | None

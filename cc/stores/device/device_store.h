@@ -66,11 +66,11 @@ class DeviceStore : public Store {
   virtual Status FindPointers(const ExecContext& context, const KeyBatch& batch,
                               const void** rows) const = 0;
 
-  // FindPooled (pooled_find.h) in a single launch for all batches, of this store and other stores
-  // on its device. Bags, owners, padding and the structs are on the host and are copied. Keys,
-  // weights, defaults and pooled rows are in device memory. The host does not wait, except for
-  // a snapshot of changes. Sums have the same order as on the host, so the same bits. For a batch
-  // in several shards, the first shard counts hits and misses.
+  // FindPooled (pooled_find.h) in as few launches as carry all batches, of this store and other
+  // stores on its device. Bags, owners, padding and the structs are on the host, and arrays among
+  // them are copied. Keys, weights, defaults and pooled rows are in device memory. The host does
+  // not wait, except for a snapshot of changes. Sums have the same order as on the host, so the
+  // same bits. For a batch in several shards, the first shard counts hits and misses.
   virtual Status FindPooled(const ExecContext& context, const PooledFind* finds,
                             size_t count) const = 0;
 

@@ -7,11 +7,11 @@
 #define TF_EMBED_CC_STORES_DEVICE_DEVICE_STORE_POOLED_INL_H_
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "cc/stores/device/device_split_inl.h"
 #include "cc/stores/device/device_store_inl.h"
+#include "cc/stores/device/launch_queue.h"
 #include "cc/stores/device/pooled_kernels.h"
 #include "cc/stores/device/staging_buffer.h"
 
@@ -49,7 +49,7 @@ class DeviceStoreImpl<Device>::ReadingMany {
 template <class Device>
 PoolView DeviceStoreImpl<Device>::ViewOf(const ExecContext& context, const PooledFind& find,
                                          const BagsView& bags) const {
-  PoolView view(bags);
+  PoolView view(bags, ShardView(View(), ViewOf(find.defaults)));
   view.num_shards = find.keys.num_shards;
   view.unsigned_keys = find.keys.unsigned_keys;
   view.type = options_.value_type;
@@ -107,53 +107,43 @@ Status DeviceStoreImpl<Device>::FindPooled(const ExecContext& context, const Poo
     }
   }
 
-  size_t words =
-      Staging::For(count * sizeof(PoolView)) + Staging::For(num_shards * sizeof(ShardView));
+  // A launch carries the descriptions of tables and bags. Arrays of the host go in one copy before.
+  size_t words = 0;
   for (size_t i = 0; i < count; ++i) {
+    const ShardedKeys& keys = finds[i].keys;
     words += Staging::For(*finds[i].bags);
-    if (finds[i].keys.owners != nullptr) {
-      words += Staging::For(finds[i].bags->num_keys() * sizeof(int32_t));
-    }
-    for (size_t k = 0; k < finds[i].keys.num_shards; ++k) {
-      words += shard_of(finds[i], k)->content_->num_slabs();
-    }
+    if (keys.owners != nullptr) words += Staging::For(finds[i].bags->num_keys() * sizeof(int32_t));
+    if (keys.num_shards > 1) words += Staging::For(keys.num_shards * sizeof(ShardView));
   }
   Staging copied(device_, context, options_.allocator);
-  Buffer<char> views(options_.allocator);
-  Buffer<char> shards(options_.allocator);
+  Buffer<PoolView> views(options_.allocator);
+  Buffer<ShardView> shards(options_.allocator);
   TF_EMBED_RETURN_IF_ERROR(copied.Make(words));
-  TF_EMBED_RETURN_IF_ERROR(views.Resize(count * sizeof(PoolView)));
-  TF_EMBED_RETURN_IF_ERROR(shards.Resize(num_shards * sizeof(ShardView)));
-  size_t num_bags = 0;
-  size_t cost = 0;  // of the most expensive bag, roughly
+  TF_EMBED_RETURN_IF_ERROR(views.Resize(count));
   for (size_t i = 0; i < count; ++i) {
     const DeviceStoreImpl* const first = shard_of(finds[i], 0);
     const ShardedKeys& keys = finds[i].keys;
     const Bags& bags = *finds[i].bags;
     PoolView view = first->ViewOf(context, finds[i], copied.Put(bags, finds[i].pooling, keys.keys));
     if (keys.owners != nullptr) view.owners = copied.Put(keys.owners, bags.num_keys());
-    for (size_t k = 0; k < keys.num_shards; ++k) {
-      const DeviceStoreImpl* const store = shard_of(finds[i], k);
-      ShardView shard(store->View(), store->ViewOf(finds[i].defaults));
-      shard.slabs = copied.Put(store->content_->slabs().slabs, store->content_->num_slabs());
-      // A buffer of bytes, because ShardView has no default constructor for an array.
-      std::memcpy(shards.data() + k * sizeof(shard), &shard, sizeof(shard));
+    if (keys.num_shards > 1) {
+      TF_EMBED_RETURN_IF_ERROR(shards.Resize(keys.num_shards));
+      for (size_t k = 0; k < keys.num_shards; ++k) {
+        const DeviceStoreImpl* const store = shard_of(finds[i], k);
+        shards[k] = ShardView(store->View(), store->ViewOf(finds[i].defaults));
+      }
+      view.shards = copied.Put(shards.data(), keys.num_shards);
     }
-    // The address on the device is known before the copy, so a view can point at another part of
-    // the same copy.
-    view.shards = copied.template Next<ShardView>();
-    copied.Put(shards.data(), keys.num_shards * sizeof(ShardView));
-    view.first_bag = num_bags;
-    std::memcpy(views.data() + i * sizeof(view), &view, sizeof(view));
-    num_bags += bags.size();
-    const size_t length = bags.size() == 0 ? 0 : bags.num_keys() / bags.size() + 1;
-    cost = std::max(cost, length * (kFindCost + first->content_->layout().weight_bytes / 8));
+    views[i] = view;
     first->keys_looked_up_.fetch_add(bags.num_keys(), std::memory_order_relaxed);
   }
-  const PoolView* const there = copied.template Next<PoolView>();
-  copied.Put(views.data(), count * sizeof(PoolView));
   copied.Copy();
-  device_.Launch(context, num_bags, cost, PoolKernel{there, count});
+  LaunchTogether</*kBlocks=*/false, PoolKernel>(device_, context, count, [&](size_t i) {
+    const Bags& bags = *finds[i].bags;
+    const size_t length = bags.size() == 0 ? 0 : bags.num_keys() / bags.size() + 1;
+    const size_t row = shard_of(finds[i], 0)->content_->layout().weight_bytes;
+    return OneLaunch<PoolKernel>{{views[i]}, bags.size(), length * (kFindCost + row / 8)};
+  });
   return device_.Check(context);
 }
 
@@ -168,17 +158,13 @@ Status DeviceStoreImpl<Device>::ApplyBags(const ExecContext& context, const floa
                                    "sum or by the mean of a number of keys.");
   }
   size_t num_keys = 0;
-  size_t num_bags = 0;
   bool has_factors = Divides(combiner);
   for (size_t i = 0; i < count; ++i) {
     num_keys += batches[i].num_keys;
-    num_bags += batches[i].num_bags;
     has_factors = has_factors || batches[i].weights != nullptr;
   }
   TF_EMBED_RETURN_IF_ERROR(CheckBatchSize(num_keys));
   const typename Device::Current current(device_);
-  Buffer<char> views(options_.allocator);
-  Staging copied(device_, context, options_.allocator);
   Array<int64_t> keys(device_, context);
   Array<size_t> begins(device_, context);
   Array<float> factors(device_, context);
@@ -187,23 +173,16 @@ Status DeviceStoreImpl<Device>::ApplyBags(const ExecContext& context, const floa
   if (count != 1) TF_EMBED_RETURN_IF_ERROR(keys.MakeZeros(num_keys));
   TF_EMBED_RETURN_IF_ERROR(begins.MakeZeros(num_keys));
   if (has_factors) TF_EMBED_RETURN_IF_ERROR(factors.MakeZeros(num_keys));
-  if (num_bags > 0) {
-    TF_EMBED_RETURN_IF_ERROR(views.Resize(count * sizeof(BagGradientsView)));
-    TF_EMBED_RETURN_IF_ERROR(copied.Make(count * Staging::For(sizeof(BagGradientsView))));
-    BagGradientsView view{{}, 0, 0};
-    for (size_t i = 0; i < count; ++i) {
-      view.of = batches[i];
-      std::memcpy(views.data() + i * sizeof(view), &view, sizeof(view));
-      view.first_bag += batches[i].num_bags;
-      view.first_key += batches[i].num_keys;
-    }
-    const auto* const there = copied.template Next<BagGradientsView>();
-    copied.Put(views.data(), count * sizeof(BagGradientsView));
-    copied.Copy();
-    device_.Launch(context, num_bags, kPlaceCost * (num_keys / num_bags + 1),
-                   SpreadGradientsKernel{there, count, combiner == Combiner::kMeanOfCount,
-                                         keys.data(), begins.data(), factors.data()});
-  }
+  size_t first_key = 0;
+  LaunchTogether</*kBlocks=*/false, SpreadGradientsKernel>(device_, context, count, [&](size_t i) {
+    const BagGradients& of = batches[i];
+    const SpreadGradientsKernel kernel{
+        of,          first_key,     combiner == Combiner::kMeanOfCount,
+        keys.data(), begins.data(), factors.data()};
+    first_key += of.num_keys;
+    const size_t length = of.num_bags == 0 ? 0 : of.num_keys / of.num_bags + 1;
+    return OneLaunch<SpreadGradientsKernel>{kernel, of.num_bags, kPlaceCost * length};
+  });
   KeyBatch batch;
   batch.keys = count == 1 ? batches[0].keys : keys.data();
   batch.size = num_keys;

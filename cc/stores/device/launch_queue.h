@@ -91,6 +91,43 @@ struct Together {
   }
 };
 
+// A launch of a kernel.
+template <class Kernel>
+struct OneLaunch {
+  Kernel kernel;
+  size_t tiles;
+  size_t cost;
+};
+
+// Makes the launches each(0) to each(count - 1) of a kernel, by as few as can carry them all.
+// `kBlocks`: by LaunchBlocks.
+template <bool kBlocks, class Kernel, class Device, class Each>
+void LaunchTogether(const Device& device, const ExecContext& context, size_t count,
+                    const Each& each) {
+  const auto launch = [&](size_t tiles, size_t cost, const auto& kernel) {
+    if constexpr (kBlocks) {
+      device.LaunchBlocks(context, tiles, kernel);
+    } else {
+      device.Launch(context, tiles, cost, kernel);
+    }
+  };
+  if (count == 1) {
+    const OneLaunch<Kernel> one = each(0);
+    return launch(one.tiles, one.cost, one.kernel);
+  }
+  for (size_t first = 0; first < count; first += Together<Kernel>::kMost) {
+    const size_t end = std::min(count, first + Together<Kernel>::kMost);
+    Together<Kernel> together;  // on the stack: it must not fail between launches
+    size_t cost = 0;
+    for (size_t i = first; i < end; ++i) {
+      const OneLaunch<Kernel> one = each(i);
+      together.Add(&one.kernel, one.tiles);
+      cost = std::max(cost, one.cost);
+    }
+    launch(together.num_tiles(), cost, together);
+  }
+}
+
 // Device::Fill as a kernel, for as many units as a tile has lanes.
 struct FillKernel {
   using MayWait = void;
@@ -220,27 +257,11 @@ class LaunchQueue {
   template <bool kBlocks, class Device, class Kernel>
   static void MakeTogether(const ExecContext& context, const std::vector<const Launch*>& launches) {
     const auto& device = *static_cast<const Device*>(launches[0]->device);
-    const auto launch = [&](size_t tiles, size_t cost, const auto& kernel) {
-      if constexpr (kBlocks) {
-        device.LaunchBlocks(context, tiles, kernel);
-      } else {
-        device.Launch(context, tiles, cost, kernel);
-      }
-    };
-    if (launches.size() == 1) {
-      const Launch& one = *launches[0];
-      return launch(one.tiles, one.cost, *reinterpret_cast<const Kernel*>(one.kernel.get()));
-    }
-    for (size_t first = 0; first < launches.size(); first += Together<Kernel>::kMost) {
-      const size_t end = std::min(launches.size(), first + Together<Kernel>::kMost);
-      Together<Kernel> together;  // on the stack: it must not fail between launches
-      size_t cost = 0;
-      for (size_t i = first; i < end; ++i) {
-        together.Add(launches[i]->kernel.get(), launches[i]->tiles);
-        cost = std::max(cost, launches[i]->cost);
-      }
-      launch(together.num_tiles(), cost, together);
-    }
+    LaunchTogether<kBlocks, Kernel>(device, context, launches.size(), [&](size_t i) {
+      const Launch& one = *launches[i];
+      return OneLaunch<Kernel>{*reinterpret_cast<const Kernel*>(one.kernel.get()), one.tiles,
+                               one.cost};
+    });
   }
 
   std::vector<Waiting> stores_;

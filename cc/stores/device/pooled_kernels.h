@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bags in device memory. Finds pool rows as they find them, for many stores in one launch, with a
-// tile per bag. Other kernels compute the gradients of the bags' keys from the gradients of pooled
-// rows. Sums are in the order of a bag's keys, as in cc/core/pooling/pooled_find.h.
+// Bags in device memory. Finds pool rows as they find them, with a tile per bag. Other kernels
+// compute the gradients of the bags' keys from the gradients of pooled rows. Sums are in the order
+// of a bag's keys, as in cc/core/pooling/pooled_find.h.
 #ifndef TF_EMBED_CC_STORES_DEVICE_POOLED_KERNELS_H_
 #define TF_EMBED_CC_STORES_DEVICE_POOLED_KERNELS_H_
 
@@ -18,27 +18,7 @@
 
 namespace tf_embed {
 
-// The batch with bag `bag`, for batches with consecutive bags. `first_bag` of each batch is the
-// number of bags before it.
-template <class Batch>
-TF_EMBED_DEVICE const Batch& BatchOfBag(const Batch* batches, size_t count, uint64_t bag) {
-  // Batches without bags have the same first_bag as the next batch. The search ends at the last of
-  // them, which has the bag.
-  size_t first = 0;
-  size_t last = count - 1;
-  while (first < last) {
-    const size_t middle = (first + last + 1) / 2;
-    if (batches[middle].first_bag <= bag) {
-      first = middle;
-    } else {
-      last = middle - 1;
-    }
-  }
-  return batches[first];
-}
-
-// A shard of a batch's table, reduced to what a find needs. A launch carries many of them, so each
-// has only the slabs in use.
+// A shard of a batch's table, reduced to what a find needs: a launch carries many of them.
 struct ShardView {
   ShardView(const StoreView& store, const DefaultsView& defaults)
       : index(store.index),
@@ -47,10 +27,12 @@ struct ShardView {
         mark_offset(store.layout.statistics_offset + store.layout.statistics * sizeof(uint64_t)),
         tick(store.tick),
         statistics(store.statistics),
-        defaults(defaults) {}
+        defaults(defaults) {
+    for (uint32_t i = 0; i < RowSlabs::kMax; ++i) slabs[i] = store.rows.slabs[i];
+  }
 
   IndexView index;
-  const char* const* slabs = nullptr;  // RowSlabs::slabs
+  char* slabs[RowSlabs::kMax];  // RowSlabs::slabs
   size_t stride;
   size_t statistics_offset;
   size_t mark_offset;  // in a cache
@@ -60,7 +42,7 @@ struct ShardView {
 
   TF_EMBED_DEVICE char* Row(uint32_t row) const {
     const RowSlabs::Place place = RowSlabs::PlaceOf(row);
-    return const_cast<char*>(slabs[place.slab]) + place.offset * stride;
+    return slabs[place.slab] + place.offset * stride;
   }
   template <class Tile>
   TF_EMBED_DEVICE DeviceStatistics<Tile> StatisticsOf(char* row) const {
@@ -74,11 +56,11 @@ struct ShardView {
 
 // A batch of a pooled find.
 struct PoolView {
-  explicit PoolView(const BagsView& bags) : bags(bags) {}
+  PoolView(const BagsView& bags, const ShardView& shard) : bags(bags), shard(shard) {}
 
   BagsView bags;
-  uint64_t first_bag = 0;  // see BatchOfBag
-  const ShardView* shards = nullptr;
+  ShardView shard;                    // the first
+  const ShardView* shards = nullptr;  // all, if there are several
   size_t num_shards = 1;
   const int32_t* owners = nullptr;  // ShardedKeys
   bool unsigned_keys = false;
@@ -95,7 +77,7 @@ struct PoolView {
   bool quantized = false;
 
   TF_EMBED_DEVICE const ShardView& ShardOf(int64_t key, size_t position) const {
-    if (num_shards == 1) return shards[0];
+    if (num_shards == 1) return shard;
     return shards[owners != nullptr ? static_cast<size_t>(owners[position])
                                     : DefaultShard(key, num_shards, unsigned_keys)];
   }
@@ -132,15 +114,12 @@ struct PooledRow<int8_t> {
   float bias;
 };
 
-// For each bag of all batches.
+// For each bag of a batch.
 struct PoolKernel {
-  const PoolView* batches;
-  size_t count;  // at least 1
+  PoolView batch;
 
   template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    const PoolView& batch = BatchOfBag(batches, count, i);
-    const size_t bag = i - batch.first_bag;
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t bag) const {
     if (batch.quantized) return Pool<int8_t>(tile, batch, bag);
     switch (batch.type) {
       case DataType::kHalf:
@@ -231,36 +210,26 @@ struct PoolKernel {
   }
 };
 
-// BagGradients, and the positions of its bags and keys among the bags and keys of all batches.
-struct BagGradientsView {
-  BagGradients of;
-  uint64_t first_bag;
-  uint64_t first_key;
-};
-
-// For each bag of all batches: writes the offset and the factor of each key's gradient, in the form
-// of Gradients.
+// For each bag of a batch: writes the offset and the factor of each key's gradient, in the form of
+// Gradients.
 struct SpreadGradientsKernel {
-  const BagGradientsView* batches;
-  size_t count;   // at least 1
-  bool divides;   // by the number of keys in the bag
-  int64_t* keys;  // [all keys]; may be null
+  BagGradients of;
+  size_t first_key;  // of the batch, in the arrays
+  bool divides;      // by the number of keys in the bag
+  int64_t* keys;     // may be null
   size_t* begins;
   float* factors;  // may be null
 
   template <class Tile>
-  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t i) const {
-    const BagGradientsView& batch = BatchOfBag(batches, count, i);
-    const BagGradients& of = batch.of;
-    const size_t bag = i - batch.first_bag;
-    const size_t begin = Within(of, of.splits[bag] - of.splits[0]);
-    const size_t end = Within(of, of.splits[bag + 1] - of.splits[0]);
+  TF_EMBED_DEVICE void operator()(const Tile& tile, size_t bag) const {
+    const size_t begin = Within(of.splits[bag] - of.splits[0]);
+    const size_t end = Within(of.splits[bag + 1] - of.splits[0]);
     // Also guards against splits that fall.
     if (end <= begin) return;
     const float scale = divides ? 1.0f / static_cast<float>(end - begin) : 1.0f;
     ForEachLane(tile, end - begin, [&](size_t k) {
       const size_t from = begin + k;
-      const size_t to = batch.first_key + from;
+      const size_t to = first_key + from;
       begins[to] = of.begin + bag * of.stride;
       if (keys != nullptr) keys[to] = of.keys[from];
       if (factors != nullptr)
@@ -270,7 +239,7 @@ struct SpreadGradientsKernel {
 
  private:
   // Splits in device memory are not validated by the host, so clamp them to the keys.
-  static TF_EMBED_DEVICE size_t Within(const BagGradients& of, int64_t key) {
+  TF_EMBED_DEVICE size_t Within(int64_t key) const {
     if (key < 0) return 0;
     return static_cast<uint64_t>(key) < of.num_keys ? static_cast<size_t>(key) : of.num_keys;
   }

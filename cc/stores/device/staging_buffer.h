@@ -53,7 +53,10 @@ class StagingBuffer {
     if (bags.order() != nullptr) view.order = Put(bags.order(), bags.num_keys());
     return view;
   }
-  void Copy() { device_.CopyIn(context_, own_.data(), used_ * sizeof(uint64_t), array_.data()); }
+  void Copy() {
+    if (used_ == 0) return;
+    device_.CopyIn(context_, own_.data(), used_ * sizeof(uint64_t), array_.data());
+  }
 
  private:
   const Device& device_;

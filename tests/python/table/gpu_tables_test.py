@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import tempfile
 from collections.abc import Callable
 
@@ -321,13 +322,26 @@ class CopiesTest(tf.test.TestCase):
     # is emulated, which slices none.
     KEY_DTYPE, VALUE_DTYPE = tf.uint64, tf.float16
 
-    def copies(self, tables: int, own: str | None) -> list[tuple[str, tf.DType]]:
+    def copies(
+        self, tables: int, own: str | None, steps: int | None = None
+    ) -> list[tuple[str, tf.DType]]:
+        """The copies of a step of some tables.
+
+        Args:
+            own: The name of the optimizer of each table. None: one optimizer for all.
+            steps: The optimizer's `gradient_accumulation_steps`.
+        """
         dtypes = {"key_dtype": self.KEY_DTYPE, "value_dtype": self.VALUE_DTYPE}
-        layers = [DynamicEmbedding(DIM, optimizer=own, **dtypes) for _ in range(tables)]
+        config = {"learning_rate": 0.05, "gradient_accumulation_steps": steps}
+        optimizer = keras.optimizers.get({"class_name": own or "adam", "config": config})
+        layers = [
+            DynamicEmbedding(DIM, optimizer=None if own is None else optimizer, **dtypes)
+            for _ in range(tables)
+        ]
         with tf.device(GPU):
             keys = tf.identity(tf.constant([3, 1, 3], self.KEY_DTYPE))
             upstream = tf.identity(tf.ones([3, DIM], self.VALUE_DTYPE))
-        optimizer = tf_embed.DynamicEmbeddingOptimizer(keras.optimizers.Adam(0.05))
+        trainer = tf_embed.DynamicEmbeddingOptimizer(optimizer)
 
         @tf.function
         def step() -> None:
@@ -336,7 +350,7 @@ class CopiesTest(tf.test.TestCase):
             anchors = [layer.variable.anchor for layer in layers]
             gradients = tape.gradient(rows, anchors, output_gradients=[upstream] * tables)
             if own is None:
-                optimizer.apply(gradients, anchors)
+                trainer.apply(gradients, anchors)
                 return
             for anchor, gradient in zip(anchors, gradients, strict=True):
                 anchor.assign(gradient)  # as Keras's optimizers do
@@ -344,7 +358,7 @@ class CopiesTest(tf.test.TestCase):
         step.get_concrete_function()
         copies = copies_of(step)
         for layer in layers:
-            self.assertEqual(int(layer.variable.size()), 2)
+            self.assertEqual(int(layer.variable.size()), 2 if steps is None else 0)
         return [
             (name, dtype)
             for name, dtype in copies
@@ -359,6 +373,40 @@ class CopiesTest(tf.test.TestCase):
         one, several = (self.copies(tables, own=None) for tables in (1, 3))
         self.assertNotEmpty(one)
         self.assertLen(several, len(one))
+
+    def numbers(self, copies: list[tuple[str, tf.DType]]) -> list[tuple[str, tf.DType]]:
+        """The copies of counts and hyper-parameters; sums of gradients are float32."""
+        return [one for one in copies if one[1] in (tf.int64, tf.float64)]
+
+    def test_tables_that_accumulate_gradients_copy_no_numbers_of_their_own_optimizer(self):
+        self.assertEmpty(self.numbers(self.copies(2, own="adam", steps=2)))
+
+    def test_tables_that_accumulate_gradients_share_the_copies_of_one_optimizer(self):
+        one, several = (self.numbers(self.copies(n, own=None, steps=2)) for n in (1, 3))
+        self.assertNotEmpty(one)
+        self.assertLen(several, len(one))
+
+    def test_a_table_batched_layer_copies_no_numbers_of_its_features(self):
+        def copies(tables: int) -> list[tuple[str, tf.DType]]:
+            layer = tf_embed.tbe.TableBatchedEmbeddingBags([(9, 2)] * tables)
+            optimizer = keras.optimizers.SGD()
+
+            @tf.function
+            def step(*ids: tf.Tensor) -> None:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(layer(list(ids)))
+                variables = layer.trainable_variables
+                optimizer.apply(tape.gradient(loss, variables), variables)
+
+            optimizer.build(layer.trainable_variables)
+            ids = [tf.RaggedTensor.from_row_lengths([3, 1, 3], [1, 2]), tf.constant([[3, 1]] * 2)]
+            inputs = [tf.cast(ids[i % 2], tf.int64) for i in range(tables)]
+            step.get_concrete_function(*inputs)
+            numbers = self.numbers(copies_of(lambda: step(*inputs)))
+            # Without the ids of the features, which the emulated GPU can't concatenate.
+            return [one for one in numbers if not re.search("_ids_|EnsureShape", one[0])]
+
+        self.assertLen(copies(4), len(copies(2)))
 
 
 class ModelTest(tf.test.TestCase, parameterized.TestCase):

@@ -235,54 +235,114 @@ class CountingDevice : public EmulatedDevice {
   Calls* calls_;
 };
 
-// The calls of a lookup and of a step of some stores with room for their rows.
-void CountCalls(size_t num_stores, Calls* find, Calls* apply) {
-  constexpr size_t kSize = 500, kDim = 16;
-  Calls calls;
-  using Device = QueuedDevice<CountingDevice>;
-  std::vector<std::unique_ptr<Store>> stores(num_stores);
-  std::vector<std::unique_ptr<Step>> steps;
-  Random random(5);
-  for (std::unique_ptr<Store>& store : stores) {
-    StoreOptions options;
-    options.dim = kDim;
-    options.init_size = 20 * kSize;
-    ASSERT_TRUE(
-        DeviceStoreImpl<Device>::Create(options, DeviceOptions(), Device(&calls), &store).ok());
-    steps.push_back(std::make_unique<Step>(EmulatedDeviceMemory(), kSize, kDim));
-    steps.back()->keys.Write(Keys(kSize, 1, &random));
+// Stores with room for the rows of some steps, and the calls of their verbs.
+class CountedStores {
+ public:
+  static constexpr size_t kSize = 500, kDim = 16;
+
+  explicit CountedStores(size_t count) : stores_(count) {
+    using Device = QueuedDevice<CountingDevice>;
+    Random random(5);
+    for (std::unique_ptr<Store>& store : stores_) {
+      StoreOptions options;
+      options.dim = kDim;
+      options.init_size = 20 * kSize;
+      EXPECT_TRUE(
+          DeviceStoreImpl<Device>::Create(options, DeviceOptions(), Device(&calls_), &store).ok());
+      steps_.push_back(std::make_unique<Step>(EmulatedDeviceMemory(), kSize, kDim));
+      steps_.back()->keys.Write(Keys(kSize, 1, &random));
+    }
   }
-  const auto run = [&](const auto& verb) {
-    calls = Calls();
-    LaunchQueue queue(num_stores);
+
+  // The calls of a verb of each store, made together if there are several.
+  template <class Verb>
+  Calls Run(const Verb& verb) {
+    calls_ = Calls();
+    LaunchQueue queue(stores_.size());
     ExecContext context = ExecContext::Serial();
-    if (num_stores > 1) context.queue = &queue;
-    for (size_t i = 0; i < num_stores; ++i) {
+    if (stores_.size() > 1) context.queue = &queue;
+    for (size_t i = 0; i < stores_.size(); ++i) {
       queue.NextStore(context);
-      EXPECT_TRUE(verb(context, *steps[i], stores[i].get()).ok());
+      EXPECT_TRUE(verb(context, *steps_[i], OnDevice(i)).ok());
     }
     EXPECT_TRUE(queue.Finish(context).ok());
-    return calls;
-  };
-  for (int round = 0; round < 2; ++round) {
-    *find = run([](const ExecContext& context, const Step& step, Store* store) {
+    return calls_;
+  }
+  Calls Find() {
+    return Run([](const ExecContext& context, const Step& step, Store* store) {
       return step.Find(context, store);
     });
-    *apply = run([](const ExecContext& context, const Step& step, Store* store) {
+  }
+  Calls Apply() {
+    return Run([](const ExecContext& context, const Step& step, Store* store) {
       return step.Apply(context, store, MakeRule(RuleKind::kAdagrad, kDim));
     });
   }
-}
+  // The calls of a pooled find in all stores.
+  Calls FindPooled(const Bags& bags) {
+    std::vector<PooledFind> finds(stores_.size());
+    std::vector<const Store*> shards;
+    for (const std::unique_ptr<Store>& store : stores_) shards.push_back(store.get());
+    for (size_t i = 0; i < finds.size(); ++i) {
+      finds[i].keys = {steps_[i]->batch.keys, nullptr, false, &shards[i], 1};
+      finds[i].bags = &bags;
+      finds[i].pooled = steps_[i]->rows.data();
+      finds[i].stride = kDim;
+    }
+    calls_ = Calls();
+    EXPECT_TRUE(OnDevice(0)->FindPooled(ExecContext::Serial(), finds.data(), finds.size()).ok());
+    return calls_;
+  }
+
+ private:
+  DeviceStore* OnDevice(size_t i) const { return static_cast<DeviceStore*>(stores_[i].get()); }
+
+  Calls calls_;
+  std::vector<std::unique_ptr<Store>> stores_;
+  std::vector<std::unique_ptr<Step>> steps_;
+};
 
 TEST(CallsOfTheDevice, AreFewInAStep) {
-  Calls find, apply;
-  CountCalls(1, &find, &apply);
-  EXPECT_EQ((Calls{1, 0, 0}), find);
+  CountedStores one(1);
+  one.Apply();
+  EXPECT_EQ((Calls{1, 0, 0}), one.Find());
   // Four for the groups of equal keys, a lookup, sums, rows, the number of rows.
-  EXPECT_EQ((Calls{8, 1, 0}), apply);
-  CountCalls(26, &find, &apply);
-  EXPECT_EQ((Calls{2, 0, 0}), find) << "a launch carries about 16 stores";
-  EXPECT_EQ((Calls{10, 0, 0}), apply);
+  EXPECT_EQ((Calls{8, 1, 0}), one.Apply());
+  CountedStores many(26);
+  many.Apply();
+  EXPECT_EQ((Calls{2, 0, 0}), many.Find()) << "a launch carries about 16 stores";
+  EXPECT_EQ((Calls{10, 0, 0}), many.Apply());
+}
+
+TEST(CallsOfTheDevice, OfAPooledFindAreCopiesOnlyForBagsOfSplits) {
+  constexpr size_t kSize = CountedStores::kSize;
+  Bags lines(HostAllocator()), runs(HostAllocator());
+  lines.OfLines(kSize / 10, 10);
+  const std::vector<int64_t> splits = {0, 0, 7, kSize};
+  ASSERT_TRUE(runs.OfSplits(splits.data(), splits.size(), kSize).ok());
+  CountedStores one(1), many(26);
+  EXPECT_EQ((Calls{1, 0, 0}), one.FindPooled(lines));
+  EXPECT_EQ((Calls{1, 0, 1}), one.FindPooled(runs));
+  EXPECT_EQ((Calls{1, 0, 0}), many.FindPooled(lines));
+  EXPECT_EQ((Calls{1, 0, 1}), many.FindPooled(runs)) << "one copy of the splits of all bags";
+}
+
+TEST(CallsOfTheDevice, OfAStepByBagsAreThoseOfAStepAndALaunch) {
+  constexpr size_t kSize = CountedStores::kSize, kDim = CountedStores::kDim;
+  const OnDevice<int64_t> splits(EmulatedDeviceMemory(), {0, 7, kSize / 2});
+  const OnDevice<float> gradients(EmulatedDeviceMemory(), std::vector<float>(2 * kDim));
+  for (const size_t num_batches : {size_t{1}, size_t{2}}) {
+    const auto apply = [&](const ExecContext& context, const Step& step, DeviceStore* store) {
+      const BagGradients batch{step.batch.keys, kSize / 2, splits.data(), 2, nullptr, 0, kDim};
+      const BagGradients batches[] = {batch, batch};
+      return store->ApplyBags(context, gradients.data(), batches, num_batches, Combiner::kSum,
+                              MakeRule(RuleKind::kAdagrad, kDim));
+    };
+    CountedStores one(1);
+    one.Run(apply);
+    const int fills = num_batches == 1 ? 2 : 3;  // also of the keys of several batches
+    EXPECT_EQ((Calls{9, fills, 0}), one.Run(apply)) << num_batches;
+  }
 }
 
 }  // namespace
