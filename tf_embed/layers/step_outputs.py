@@ -67,7 +67,7 @@ def collected() -> Iterator[Collection]:
     """Collects the outputs of the layers with tables that the block calls."""
     before, _local.collection = _local.collection, Collection()
     try:
-        with contextlib.suppress(EnoughRun):
+        with contextlib.suppress(EnoughRun):  # the end of the block, not a failure
             yield _local.collection
     finally:
         _local.collection = before

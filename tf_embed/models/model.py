@@ -134,7 +134,7 @@ class ModelWithTables:
         if tf.executing_eagerly():
             return "it runs eagerly"
         reason = compiled_step.why_not(compiled, self, data)
-        if reason is not None:
+        if reason is not None:  # the step is the same without XLA, only slower
             logging.warning("%r is not compiled by XLA: %s.", self.name, reason)
         return reason
 

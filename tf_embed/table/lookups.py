@@ -165,7 +165,7 @@ def recorded(enough: int | None = None) -> Iterator[Recording]:
     before = _local.recording
     recording = _local.recording = Recording(enough)
     try:
-        with contextlib.suppress(EnoughRun):
+        with contextlib.suppress(EnoughRun):  # the end of the block, not a failure
             yield recording
     finally:
         _local.recording = before

@@ -497,7 +497,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
             for part in self.parts:
                 part._rule = rule
                 rows += int(slot_ops.rows_of_other_rule(part.resource_handle, rule=rule))
-        if rows:
+        if rows:  # no error: a change of the optimizer may be meant
             logging.warning(
                 "%r is now trained by the rule %r: the optimizer slots of its %d rows, of another "
                 "rule, start anew; their weights are kept.",
