@@ -11,8 +11,17 @@ import tensorflow as tf
 from settings import BUILD
 
 FLOOR = "floor"
-_KEYS_OF_LINE = 8  # of a table's index, on average
+_KEYS_OF_LINE = 4  # of a table's index, on average
 _ENTRIES = 16
+_ALIGNMENT = 2 << 20  # of a table's memory
+
+
+def _aligned(shape: tuple[int, int], dtype: Any) -> np.ndarray:
+    """An array of ones, whose pages are there."""
+    size = np.dtype(dtype).itemsize
+    memory = np.ones(shape[0] * shape[1] + _ALIGNMENT // size, dtype)
+    begin = -memory.ctypes.data % _ALIGNMENT // size
+    return memory[begin : begin + shape[0] * shape[1]].reshape(shape)
 
 
 def ops() -> Any:
@@ -32,9 +41,12 @@ class Array:
     def __init__(self, rows: int, dim: int, slots: int = 0) -> None:
         width = dim * (1 + slots)
         bits = max(1, (rows // _KEYS_OF_LINE - 1).bit_length())
-        numbers = np.random.default_rng(1).integers(0, rows, _ENTRIES << bits, np.uint32)
-        # Written, so that each page is there.
-        self._arrays = (numbers, np.ones((rows, width), np.float32))
+        numbers = _aligned((1 << bits, _ENTRIES), np.uint32)
+        # Each row is in as many entries as any other.
+        numbers[:] = (
+            np.random.default_rng(1).permutation(numbers.size).reshape(numbers.shape) % rows
+        )
+        self._arrays = (numbers, _aligned((rows, width), np.float32))
         self._attributes = {
             "lines": numbers.ctypes.data,
             "line_bits": bits,

@@ -105,8 +105,8 @@ def step_rows(
     """A row for each share of hits, from the program's output for each table.
 
     Args:
-        reads: What fio read in a second, which makes a floor: the step in memory, and the reads of
-            the misses after it.
+        reads: What fio read in a second, which makes a floor: the longer of the step in memory and
+            the reads of the misses.
     """
     for share in sorted({cell["hits"] for cell in cells}, reverse=True):
         times: dict[str, list[float]] = {}
@@ -135,7 +135,7 @@ def step_rows(
             done = [one for one in reads if one is not None]
             if done:
                 of_misses = BATCH * (1 - share) / statistics.mean(done) * 1e3
-                floor = [milliseconds + of_misses for milliseconds in times[MEMORY]]
+                floor = [max(milliseconds, of_misses) for milliseconds in times[MEMORY]]
                 floors["tiers_vs_rocksdb"] = _median_ratio(times[ROCKSDB], floor)
         yield Row(
             section="tiers",

@@ -72,7 +72,8 @@ class KeyGroups {
     }
 
     void Keep() {
-      size_ = static_cast<size_t>(std::copy_if(some_, some_ + size_, some_, *keeps_) - some_);
+      const auto drops = [&](const KeyGroup& group) { return !(*keeps_)(group); };
+      size_ = static_cast<size_t>(std::remove_if(some_, some_ + size_, drops) - some_);
     }
 
     // Adds the groups of the next places. Their runs lie in as many cache lines as there are parts,

@@ -46,7 +46,7 @@ struct RowPolicy {
 
   EvictionSink* sink = nullptr;  // may be null; outlives the store
 
-  // Whether writes must be planned before they touch rows, and so run one at a time.
+  // Whether new rows must be planned, so that writes run one at a time.
   bool plans_writes() const { return max_rows > 0 || ttl_milliseconds > 0 || admission != nullptr; }
 
   bool Expired(const RowStatistics& row, const Moment& now) const {

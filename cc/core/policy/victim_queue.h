@@ -7,8 +7,8 @@
 // score was set; such rows below the limit are added. A row whose rank has risen is detected when
 // its turn is reached, and is queued again if it is still below the limit.
 //
-// Invariant: each row below the limit is in the queue, under its rank or an earlier, lower rank. It
-// may also be there under other ranks.
+// Invariant, between two writes: each row below the limit is in the queue, under its rank or an
+// earlier, lower rank. It may also be there under other ranks.
 //
 // Not thread-safe.
 #ifndef TF_EMBED_CC_CORE_POLICY_VICTIM_QUEUE_H_
@@ -54,7 +54,7 @@ class VictimQueue {
     return Status();
   }
 
-  // A rank that will be popped after `distance` others, if it is known, for a prefetch.
+  // A rank that will be popped after about `distance` others, if any, for a prefetch.
   const Rank* Ahead(size_t distance) const {
     return next_ + distance < sorted_.size() ? &sorted_[next_ + distance] : nullptr;
   }

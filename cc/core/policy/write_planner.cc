@@ -14,7 +14,8 @@ namespace {
 constexpr size_t kMinVictims = 1024;
 constexpr size_t kVictimsDivisor = 16;
 constexpr size_t kSampleOneIn = 32;
-// Candidates from the prefetch of the statistics to their use, and from the prefetch of the bucket.
+// Candidates between the prefetch of a bucket and that of its statistics, and between that and
+// their use.
 constexpr size_t kAhead = 12;
 
 // Some keys whose rows are about to leave, in the order in which they were chosen. A row may be in
@@ -93,15 +94,16 @@ Status WritePlanner::Plan(const ExecContext& context, const KeyBatch& batch, Adm
   if (queues_rows() && OrdersByScores(batch)) {
     TF_EMBED_RETURN_IF_ERROR(plan->scores.Resize(places));
   }
-  TF_EMBED_RETURN_IF_ERROR(survey(plan));
-
-  // The absent keys, in the order of the batch.
+  // Before the store writes rows, so that without memory nothing has changed.
   Buffer<int64_t> keys(allocator_);
   Buffer<size_t> positions(allocator_);
   Buffer<bool> admitted(allocator_);
   TF_EMBED_RETURN_IF_ERROR(keys.Resize(batch.size));
   TF_EMBED_RETURN_IF_ERROR(positions.Resize(batch.size));
   TF_EMBED_RETURN_IF_ERROR(admitted.Resize(batch.size));
+  TF_EMBED_RETURN_IF_ERROR(survey(plan));
+
+  // The absent keys, in the order of the batch.
   size_t absent = 0;
   for (size_t i = 0; i < batch.size; ++i) {
     const size_t position = batch.Position(i);

@@ -5,6 +5,7 @@
 // A planned write:
 //   1. The store looks each distinct key up, notes uses, and fills in the plan's decisions:
 //      kAbsent, kExpired or kExpiredUnwanted. It may write the rows of the other keys already.
+//      Their scores may fall below the victim queue's limit; they are queued in step 4.
 //   2. The expired rows of the batch, and some others, are removed.
 //   3. Admission is asked. A bounded store without room evicts its lowest rows, except for rows in
 //      use at this step, or none if its bound refuses. Of the remaining keys, keys with room are
@@ -105,8 +106,8 @@ class WritePlanner {
   WritePlanner(const RowPolicy& policy, Allocator* allocator, PlannedRows* rows)
       : policy_(policy), allocator_(allocator), rows_(*rows), victims_(allocator) {}
 
-  // Runs a planned write of a batch. Returns the first failure; rows that left by then stay
-  // removed.
+  // Runs a planned write of a batch. Returns the first failure; rows that were written or left by
+  // then stay so.
   Status Run(const ExecContext& context, const KeyBatch& batch, Admits admits, const Survey& survey,
              const Write& write);
 

@@ -136,16 +136,20 @@ class RowStatistics {
   // Notes a use. Only the first use in a step counts. The epoch is never set back, whatever the
   // clock says, so that a use raises the row in each order.
   void Use(const Moment& now) {
-    if (!set_.Has(Statistic::kCount)) {
-      Set(Statistic::kLastStep, now.step);
-    } else {
-      bool first = true;
-      if (set_.Has(Statistic::kLastStep)) {
-        Word& last = words_[set_.IndexOf(Statistic::kLastStep)];
-        first = last.load(std::memory_order_relaxed) != now.step &&
-                last.exchange(now.step, std::memory_order_relaxed) != now.step;
+    const bool counts = set_.Has(Statistic::kCount);
+    bool first = true;
+    if (set_.Has(Statistic::kLastStep)) {
+      Word& last = words_[set_.IndexOf(Statistic::kLastStep)];
+      // Loaded first, so that repeated uses leave the cache line to all readers.
+      first = last.load(std::memory_order_relaxed) != now.step;
+      if (first && counts) {
+        first = last.exchange(now.step, std::memory_order_relaxed) != now.step;
+      } else if (first) {
+        last.store(now.step, std::memory_order_relaxed);
       }
-      if (first) words_[set_.IndexOf(Statistic::kCount)].fetch_add(1, std::memory_order_relaxed);
+    }
+    if (first && counts) {
+      words_[set_.IndexOf(Statistic::kCount)].fetch_add(1, std::memory_order_relaxed);
     }
     Set(Statistic::kLastTime, now.milliseconds);
     if (set_.Has(Statistic::kEpoch)) {

@@ -2,6 +2,7 @@
 #include "cc/stores/host/host_store.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <new>
 #include <type_traits>
@@ -18,6 +19,7 @@ namespace {
 // Rough costs in nanoseconds, used to split work over threads.
 constexpr size_t kFindCost = 60;
 constexpr size_t kWriteCost = 120;
+constexpr size_t kWalkCost = 5;  // of a key that is passed over
 
 // a + b in the compute type; integers wrap around.
 template <typename T>
@@ -229,22 +231,24 @@ template <typename Work>
 Status HostStore::RunPlanned(const ExecContext& context, const KeyBatch& batch,
                              const KeyGroups& groups, Admits admits, size_t key_cost,
                              const Work& work) {
-  const auto write_groups = [&](WritePlan* plan, const KeyGroups::Keeps* keeps) {
+  const auto write_groups = [&](size_t cost, WritePlan* plan, const KeyGroups::Keeps* keeps) {
     const Write write{content_.get(), context.now, plan, batch.scores, batch.absent, tick()};
     return groups.ForEachRange(
-        context, key_cost, [&](KeyGroups::Range* range) { return work(write, range); }, keeps);
+        context, cost, [&](KeyGroups::Range* range) { return work(write, range); }, keeps);
   };
-  if (!options_.policy.plans_writes()) return write_groups(nullptr, nullptr);
+  if (!options_.policy.plans_writes()) return write_groups(key_cost, nullptr, nullptr);
+  assert(batch.absent == nullptr || context.restoring);  // the caller makes the plan
   std::unique_lock<OrderedMutex> turn;
   if (context.held != Held::kWriting) turn = std::unique_lock<OrderedMutex>(locks_.policy);
-  if (context.restoring) return write_groups(nullptr, nullptr);
-  const auto write_present = [&](WritePlan* plan) { return write_groups(plan, nullptr); };
+  if (context.restoring) return write_groups(key_cost, nullptr, nullptr);
+  const auto write_present = [&](WritePlan* plan) { return write_groups(key_cost, plan, nullptr); };
   const auto insert = [&](const WritePlan& plan) {
     if (plan.num_inserts == 0) return Status();
     const KeyGroups::Keeps inserts = [&](const KeyGroup& group) {
       return plan.decisions[group.positions[0]] == Decision::kInsert;
     };
-    return write_groups(nullptr, &inserts);
+    const size_t cost = kWalkCost + key_cost * plan.num_inserts / batch.size;
+    return write_groups(cost, nullptr, &inserts);
   };
   return planner_.Run(context, batch, admits, std::cref(write_present), std::cref(insert));
 }

@@ -160,7 +160,7 @@ class HostStore final : public Store,
   struct Write {
     Content* content;
     const Moment& now;
-    WritePlan* plan;        // which gets the absent keys; null: they are inserted
+    WritePlan* plan;        // which gets absent and expired keys; null: they are written
     const int64_t* scores;  // KeyBatch::scores
     bool* absent;           // KeyBatch::absent
     uint8_t tick;
@@ -309,8 +309,8 @@ class HostStore final : public Store,
   Status ForEachGroup(const Content& content, KeyGroups::Range* range, const Approach& approach,
                       const Visit& visit);
 
-  // Calls `present(row)` for the row that a probe found, under the row's lock. False: it has moved
-  // or left, or another thread has it.
+  // Calls `present(row)` for the row that a probe found, under the lock of its bucket. False: the
+  // bucket has changed or is locked, so the key must be looked up again.
   template <typename Present>
   bool ChangeRow(const Write& write, const KeyGroup& group, const Probe& probe,
                  const Present& present);
@@ -350,7 +350,7 @@ class HostStore final : public Store,
     row.Use(now);
     return true;
   }
-  // Leaves a key to the plan if its row is expired. Without a plan, no row is.
+  // Leaves a key to the plan if its row is expired. Without a plan, such a row counts as present.
   bool LeavesExpired(const Write& write, const KeyGroup& group, uint32_t row_id,
                      Decision decision) const {
     return write.plan != nullptr && options_.policy.ttl_milliseconds > 0 &&

@@ -14,7 +14,7 @@ namespace tf_embed {
 namespace {
 
 // Rough costs in nanoseconds, used to split work over threads.
-constexpr size_t kSurveyCost = 60;
+constexpr size_t kFindCost = 60;
 constexpr size_t kRankCost = 8;
 // Rows evicted at a time.
 constexpr size_t kChunk = 512;
@@ -77,7 +77,7 @@ Status HostStore::Evict(const int64_t* keys, size_t count, std::atomic<uint64_t>
     // Free writes to the row, and the lock of the next key would wait for that miss.
     for (size_t i = begin; i < begin + size; ++i) {
       const StripedIndex::Entry entry = index.Find(keys[i], HashKey(keys[i]));
-      __builtin_prefetch(rows.Row(entry.row_id), 1);
+      if (entry.found()) __builtin_prefetch(rows.Row(entry.row_id), 1);
     }
     for (size_t i = 0; i < size; ++i) {
       const uint64_t hash = HashKey(keys[begin + i]);
@@ -225,7 +225,7 @@ Status HostStore::FindStatistics(const ExecContext& context, const KeyBatch& bat
       if (exists != nullptr) exists[position] = entry.found();
     }
   };
-  context.parallel_for(batch.size, kSurveyCost, std::cref(find));
+  context.parallel_for(batch.size, kFindCost, std::cref(find));
   return Status();
 }
 
