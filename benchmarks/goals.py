@@ -48,7 +48,11 @@ GOALS = (
     Goal("sgd_vs_tfra_uniform", "optimizers", f"SGD step, uniform: {_OPTIMIZERS}", 4.5, 3),
     Goal("sgd_vs_tfra_zipf", "optimizers", f"SGD step, {_ZIPF}: {_OPTIMIZERS}", 2.2, 1.8),
     Goal(
-        "pooled_adam_vs_tfra", "pooled", f"3,277 bags of 20 ids and an Adam step, {_ZIPF}", 4.5, None
+        "pooled_adam_vs_tfra",
+        "pooled",
+        f"3,277 bags of 20 ids and an Adam step, {_ZIPF}",
+        4.5,
+        None,
     ),
     Goal("lookup_vs_tfra", "lookup", "lookup, lower of 10^6 and 10^7 keys: TFRA / ours", 4, 3),
     Goal("lookup_vs_tfra_8k", "lookup", "lookup of 8k ids, 10^6 keys: TFRA / ours", 2.5, 2),

@@ -65,11 +65,10 @@ def together(works: Sequence[Callable[[int], Any]], seconds: float) -> list[int]
 
 def _speeds(keys: int, dim: int, rounds: int) -> Iterator[Row]:
     tables = {OURS: ours.Table(dim), TFRA: tfra.Table(dim)}
-    for table in tables.values():
-        fill(table.upsert, keys, dim)
+    fill([table.upsert for table in tables.values()], keys, dim)
     # Readers beside updates of another table wait for nothing but the processors and the memory.
     other = ours.Table(dim)
-    fill(other.upsert, keys, dim)
+    fill([other.upsert], keys, dim)
     ids = distribution("uniform", keys)
     values = tf.random.normal([BATCH, dim])
     alone: dict[str, list[float]] = {name: [] for name in tables}

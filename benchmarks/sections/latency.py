@@ -53,8 +53,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
     """Measures a number of keys and a dim, such as "1e6x64"."""
     keys, dim = (int(float(number)) for number in part.split("x"))
     trainers = {OURS: ours.Trainer(dim, "Adam"), TFRA: tfra.Trainer(dim, "Adam")}
-    for trainer in trainers.values():
-        fill(trainer.variable.upsert, keys, dim)
+    fill([trainer.variable.upsert for trainer in trainers.values()], keys, dim)
     check_same(trainers, distribution("uniform", keys).keys(1000))
     readers = {name: Reader(trainer) for name, trainer in trainers.items()}
     ids = distribution(ZIPF, keys)

@@ -33,8 +33,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
     """Measures a number of keys."""
     keys, dim = (int(float(number)) for number in part.split("x"))
     tables = {OURS: ours.Table(dim), TFRA: tfra.Table(dim)}
-    for table in tables.values():
-        fill(table.upsert, keys, dim)
+    fill([table.upsert for table in tables.values()], keys, dim)
     check_same(tables, distribution("uniform", keys).keys(1000))
     measured: dict[str, Any] = {**tables, FLOOR: Array(keys, dim)}
     for batch, name in _cases(part, settings.more):

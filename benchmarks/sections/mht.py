@@ -22,8 +22,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
     """Measures a number of keys."""
     keys, dim = (int(float(number)) for number in part.split("x"))
     tables = {OURS: ours.Table(dim), PEER: mht.Table(dim)}
-    for table in tables.values():
-        fill(table.upsert, keys, dim)
+    fill([table.upsert for table in tables.values()], keys, dim)
     check_same(tables, distribution("uniform", keys).keys(1000))
     new = tf.random.normal([BATCH, dim])
     for ids in (distribution(name, keys) for name in ("uniform", "1.2")):

@@ -29,7 +29,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
     arrays = {}
     for keys in KEYS:
         tables[keys] = ours.Table(dim)
-        fill(tables[keys].upsert, keys, dim)
+        fill([tables[keys].upsert], keys, dim)
         arrays[keys] = _array(keys, dim)
     gathers = {keys: _gather(array) for keys, array in arrays.items()}
     costs: dict[Point, float] = {}

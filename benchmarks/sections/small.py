@@ -26,8 +26,7 @@ def rows(part: str, settings: Settings) -> Iterator[Row]:
     """Measures a number of ids."""
     ids = int(part)
     tables: dict[str, Any] = {OURS: ours.Table(DIM), TFRA: tfra.Table(DIM), MHT: mht.Table(DIM)}
-    for table in tables.values():
-        fill(table.upsert, KEYS, DIM)
+    fill([table.upsert for table in tables.values()], KEYS, DIM)
     drawn = distribution("uniform", KEYS)
     lookups: dict[str, Callable[..., Any]] = {
         OURS: tables[OURS].variable.lookup,

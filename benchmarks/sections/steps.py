@@ -44,8 +44,7 @@ def rows(
     figures: Callable[[Case, Mapping[str, float]], Mapping[str, float]],
 ) -> Iterator[Row]:
     """Steps of trainers on tables of 10^6 keys that were each trained once."""
-    for trainer in trainers.values():
-        fill(trainer.step, KEYS, dim)
+    fill([trainer.step for trainer in trainers.values()], KEYS, dim)
     for batch, name in cases:
         ids = distribution(name, KEYS)
         gradients = tf.random.normal([batch, dim], stddev=0.01)
