@@ -39,12 +39,12 @@ _ZIPF = "Zipf 1.2"
 
 GOALS = (
     Goal("adam_vs_tfra_uniform", "adam", f"Adam step, uniform: {_OPTIMIZERS}", 9, 6),
-    Goal("adam_vs_tfra_zipf", "adam", f"Adam step, {_ZIPF}: {_OPTIMIZERS}", 3.5, 3),
+    Goal("adam_vs_tfra_zipf", "adam", f"Adam step, {_ZIPF}: {_OPTIMIZERS}", 4.5, 3),
     Goal("adam_vs_tfra_worst", "adam", "Adam step, worst of dims 16, 64, 128 and 8k, 64k", 3, 2.5),
     Goal("adam_vs_tfra_handwritten_uniform", "adam", "leanest flow of TFRA's ops, uniform", 7, 5),
     Goal("adam_vs_tfra_handwritten_zipf", "adam", f"leanest flow of TFRA's ops, {_ZIPF}", 3, 2.2),
     Goal("adagrad_vs_tfra_uniform", "optimizers", f"Adagrad step, uniform: {_OPTIMIZERS}", 7, 5),
-    Goal("adagrad_vs_tfra_zipf", "optimizers", f"Adagrad step, {_ZIPF}: {_OPTIMIZERS}", 2.8, 2.3),
+    Goal("adagrad_vs_tfra_zipf", "optimizers", f"Adagrad step, {_ZIPF}: {_OPTIMIZERS}", 3, 2.3),
     Goal("sgd_vs_tfra_uniform", "optimizers", f"SGD step, uniform: {_OPTIMIZERS}", 4.5, 3),
     Goal("sgd_vs_tfra_zipf", "optimizers", f"SGD step, {_ZIPF}: {_OPTIMIZERS}", 2.2, 1.8),
     Goal(
