@@ -293,6 +293,7 @@ def is_due(optimizer: keras.optimizers.Optimizer, is_own: bool) -> tf.Tensor:
     return due
 
 
+@joined.outside_conditions()
 def rule_inputs(
     optimizer: keras.optimizers.Optimizer,
     *,

@@ -455,13 +455,12 @@ class TableTrainer(StepTrainer):
     ) -> None:
         table, optimizer = self._parts.table, self._parts.optimizer
         rule: str = fused_rule(optimizer)  # type: ignore[assignment]
-        with joined.outside_conditions():
-            hyper, step = rule_inputs(
-                optimizer,
-                weight_decay=self._parts.weight_decay,
-                is_own=self._parts.is_own,
-                max_counter=self.state[0] if self.state else None,
-            )
+        hyper, step = rule_inputs(
+            optimizer,
+            weight_decay=self._parts.weight_decay,
+            is_own=self._parts.is_own,
+            max_counter=self.state[0] if self.state else None,
+        )
         applied = table.apply(
             keys,
             gradients,

@@ -18,7 +18,6 @@ from tf_embed.optimizers.rules import beside_step, fused_slots, rule_inputs, ste
 from tf_embed.optimizers.steps import StepTrainer, run_if
 from tf_embed.optimizers.trainer import max_counter_of, refuse_if_mirrored
 from tf_embed.saving import keras_files
-from tf_embed.table import joined
 from tf_embed.table.slot_variable import SlotVariable
 from tf_embed.table.table import Table
 
@@ -151,10 +150,7 @@ class BatchTrainer(StepTrainer):
         if not isinstance(scale, float) or scale != 1.0:
             gradients = gradients / tf.cast(scale, gradients.dtype)
         counter = self.state[0] if self.state else None
-        with joined.outside_conditions():
-            hyper, step = rule_inputs(
-                optimizer, weight_decay=True, is_own=True, max_counter=counter
-            )
+        hyper, step = rule_inputs(optimizer, weight_decay=True, is_own=True, max_counter=counter)
         applied = table_batch_ops.apply_tables(
             [table.resource_handle for table in tables],
             batches,

@@ -353,7 +353,7 @@ class HostStore final : public Store,
   // Leaves a key to the plan if its row is expired. Without a plan, such a row counts as present.
   bool LeavesExpired(const Write& write, const KeyGroup& group, uint32_t row_id,
                      Decision decision) const {
-    return write.plan != nullptr && options_.policy.ttl_milliseconds > 0 &&
+    return write.plan != nullptr &&
            options_.policy.Expired(StatisticsOf(*write.content, row_id), write.now) &&
            write.LeaveToPlan(group, decision);
   }
