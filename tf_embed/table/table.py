@@ -73,7 +73,9 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self.check_rule: Callable[[str | ExternalRule], None] | None = None
             self.check_functions: Callable[[Iterable[Any]], None] | None = None
             self._track_trackable(SavedKind(options.name, options.kind), "kind")
-            # Made once, because in eager execution these take longer than a small lookup.
+            # Made once, because in eager execution these take longer than a small lookup, and the
+            # size of a dtype a twentieth of it.
+            self._has_narrow_keys = options.key_dtype.size == 4
             with tf.device(options.device):
                 self._no_owners = tf.zeros([0], tf.int32)
                 self._no_rows = tf.zeros([0], options.value_dtype)
@@ -150,7 +152,7 @@ class Table(tf.saved_model.experimental.TrackableResource):
     @property
     def handle_for_keys(self) -> tf.Tensor:
         """The handle for ops with keys. Narrow keys and their rows are on the host."""
-        return self.handle_on_host if self.options.key_dtype.size == 4 else self.resource_handle
+        return self.handle_on_host if self._has_narrow_keys else self.resource_handle
 
     @property
     def parts(self) -> tuple[Table, ...]:
@@ -185,13 +187,10 @@ class Table(tf.saved_model.experimental.TrackableResource):
         draws = defaults is None and options.initializer.is_of_python
         if defaults is None:
             defaults = self._rows_of_engine()
-        rows, exists = _raw.tf_embed_find(
-            **self._inputs(keys),
-            defaults=defaults,
-            tokens=[] if token is None else [token],
-            dim=options.dim,
-            training=validation.is_training(training) and options.notes_uses,
-        )
+        tokens = [] if token is None else [token]
+        training = validation.is_training(training) and options.notes_uses
+        inputs = self.handle_for_keys, keys, self._owners(keys), defaults, tokens
+        rows, exists = _raw.tf_embed_find(*inputs, dim=options.dim, training=training)
         if draws:
             rows = callable_rows.put_in(options, keys, rows, exists)
         return rows, exists
