@@ -136,7 +136,9 @@ class DistinctKeysOp : public tf::OpKernel {
         NarrowKeys(wide_distinct.data(), sums.size(), 0, distinct);
       }
     }
-    sums.WriteInverse(exec, inverse->flat<int32_t>().data());
+    if (context->output_required(1)) {
+      sums.WriteInverse(exec, inverse->flat<int32_t>().data());
+    }
     return Finish(context, size, [&](const KeyGradients& of, DataType type, void* to) {
       return sums.WriteSums(exec, of, type, to);
     });
