@@ -61,7 +61,7 @@ help-all: help
 
 .PHONY: demo
 demo: library $(VENV)/.demo
-	$(VENV)/bin/python examples/flights.py
+	@$(VENV)/bin/python examples/flights.py
 
 .PHONY: demo-workers
 demo-workers: library $(VENV)/.demo

@@ -22,12 +22,16 @@ import sys
 from typing import ClassVar
 
 import setuptools
-from setuptools.command.build_py import build_py
 
-try:
-    from setuptools.command.bdist_wheel import bdist_wheel
-except ImportError:  # setuptools before 70.1
-    from wheel.bdist_wheel import bdist_wheel
+# Read here, because older versions fail in pyproject.toml with a page of errors.
+if int(setuptools.__version__.split(".")[0]) < 77:
+    raise SystemExit(
+        f"setup.py: setuptools {setuptools.__version__} is too old: run "
+        "`pip install --upgrade setuptools` to get version 77 or newer."
+    )
+
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
 
 ROOT = pathlib.Path(__file__).resolve().parent
 LIBRARY = "_tf_embed.so"
@@ -76,6 +80,16 @@ def bazel(rc: pathlib.Path, *arguments: str, **options) -> subprocess.CompletedP
     return done
 
 
+def quiet_progress() -> list[str]:
+    """Options of a build that shows its progress in a line, or a line now and then in a log."""
+    seconds = 0.2 if sys.stderr.isatty() else 20
+    return [
+        "--ui_event_filters=-info",
+        "--noshow_loading_progress",
+        f"--show_progress_rate_limit={seconds}",
+    ]
+
+
 def put(library: pathlib.Path, folder: pathlib.Path) -> None:
     """Renames a copy into place: a process that has the old library open keeps it."""
     fresh = folder / f"{library.name}.new"
@@ -101,7 +115,9 @@ def build_library(folder: pathlib.Path) -> None:
     with (ROOT / "build" / "lock").open("w") as lock:
         # Builds for all versions of TensorFlow have one folder of outputs.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        bazel(rc, "build", f"//:{LIBRARY}", *([REDIS_TARGET] if has_hiredis else []))
+        print("Building the op library; the first time takes minutes ...", flush=True)
+        targets = [f"//:{LIBRARY}", *([REDIS_TARGET] if has_hiredis else [])]
+        bazel(rc, "build", *quiet_progress(), *targets)
         built = bazel(rc, "info", "bazel-bin", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         outputs = pathlib.Path(built.stdout.strip())
         put(outputs / LIBRARY, folder)

@@ -48,8 +48,12 @@ elif [ "$$(id -u)" != 0 ]; then \
   echo "Packages are missing: run as root: apt-get install$$missing" >&2; exit 1; \
 fi; \
 export DEBIAN_FRONTEND=noninteractive; \
-{ apt-get update -q && apt-get install -qy --no-install-recommends $$missing; } </dev/null || \
-    { echo "apt-get could not install$$missing: see its errors above" >&2; exit 1; }
+echo "Installing system packages:$$missing ..."; \
+log=$$(mktemp); \
+{ apt-get update -q && apt-get install -qy --no-install-recommends $$missing; } \
+    </dev/null >"$$log" 2>&1 || \
+    { cat "$$log" >&2; echo "apt-get could not install$$missing: see its errors above" >&2; exit 1; }; \
+rm -f "$$log"
 endef
 
 # $(call else-say,WHAT): after a command of pip, the last line if it fails.
@@ -59,7 +63,8 @@ else-say = || { echo "pip could not install $(1): see its errors above" >&2; exi
 # these versions and with these hashes: a TensorFlow, and what setup.py and tests need.
 define environment
 @[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
-$(PYTHON) -m venv $(1)
+@echo 'Installing TensorFlow $(call version,$(2)) and the packages of requirements/$(2).txt ...'
+@$(PYTHON) -m venv $(1)
 @$(1)/bin/python -m pip install -q --require-hashes --only-binary :all: -r requirements/$(2).txt \
     $(call else-say,tensorflow-cpu $(call version,$(2)) and the other packages of requirements/$(2).txt)
 @touch $@
@@ -97,11 +102,17 @@ library: $(VENV)/.tensorflow | system
 configured: $(VENV)/.tensorflow | system
 	@PYTHON=$(VENV)/bin/python ./configure.sh
 
+# setuptools warns at every editable installation that a folder of the same name may hide it.
+EDITABLE = PYTHONWARNINGS='ignore:Editable installation' \
+    $(VENV)/bin/python -m pip install -q --no-build-isolation
+
 $(VENV)/.ready: pyproject.toml setup.py $(VENV)/.tensorflow | library
-	$(VENV)/bin/python -m pip install -q --no-build-isolation --no-deps -e .
+	@echo 'Installing tf_embed, editable, into $(VENV) ...'
+	@$(EDITABLE) --no-deps -e .
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.ready
-	@$(VENV)/bin/python -m pip install -q --no-build-isolation -e '.[demo]' \
+	@echo "Installing the demo's packages ..."
+	@$(EDITABLE) -e '.[demo]' \
 	    $(call else-say,the extra demo of pyproject.toml: matplotlib and pandas and others)
 	@touch $@

@@ -23,8 +23,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-# Read when TensorFlow is loaded: no log lines between the lines of the progress bar.
+# Read when TensorFlow is loaded: no log lines between the lines of the progress bar. Each process
+# would print two lines about oneDNN, whatever the level, and these small models do not need it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import flights_data
 import flights_plot

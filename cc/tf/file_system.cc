@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "cc/core/saves/save_place.h"
 #include "cc/tf/table_resource.h"
 #include "tensorflow/core/platform/env.h"
@@ -130,6 +132,19 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return closed;
 }
 
+// Reads up to `size` bytes into `to`, or a view of the file system's own memory. The signature that
+// newer versions of TensorFlow have is tried first: they deprecate the older.
+template <typename File>
+auto ReadSome(const File& file, uint64_t offset, char* to, size_t size, absl::string_view* read,
+              int) -> decltype(file.Read(offset, *read, absl::MakeSpan(to, size))) {
+  return file.Read(offset, *read, absl::MakeSpan(to, size));
+}
+template <typename File>
+absl::Status ReadSome(const File& file, uint64_t offset, char* to, size_t size,
+                      absl::string_view* read, long) {
+  return file.Read(offset, size, read, to);
+}
+
 class TensorFlowSource final : public ByteSource {
  public:
   TensorFlowSource(const std::string& path, std::unique_ptr<tf::RandomAccessFile> file,
@@ -157,7 +172,7 @@ Status TensorFlowSource::Read(uint64_t offset, size_t size, void* bytes) const {
     if (!status.ok()) return StatusOfBytes(status);
     file = opened.get();
   }
-  const absl::Status status = file->Read(offset, size, &read, to);
+  const absl::Status status = ReadSome(*file, offset, to, size, &read, 0);
   // TensorFlow reports a short read as OutOfRange. That is a truncated file, and not a failure of
   // the file system.
   if (read.size() != size || (!status.ok() && !absl::IsOutOfRange(status))) {
@@ -192,7 +207,7 @@ absl::Status ReadWholeFile(const std::string& path, uint64_t most, std::string* 
   std::string chunk(kChunk, '\0');
   for (bytes->clear(); bytes->size() <= most;) {
     absl::string_view read;
-    const absl::Status status = file->Read(bytes->size(), kChunk, &read, chunk.data());
+    const absl::Status status = ReadSome(*file, bytes->size(), chunk.data(), kChunk, &read, 0);
     if (!status.ok() && !absl::IsOutOfRange(status)) return status;
     bytes->append(read.data(), read.size());
     if (read.size() < kChunk) return absl::OkStatus();

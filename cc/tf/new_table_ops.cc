@@ -190,7 +190,8 @@ class TableHandleOp : public tf::OpKernel {
     tf::ContainerInfo info;
     TF_RETURN_IF_ERROR(info.Init(manager, def()));
     tf::core::RefCountPtr<TableResource> table;
-    if (TableResource * found; manager->Lookup(info.container(), info.name(), &found).ok()) {
+    TableResource* found = nullptr;
+    if (manager->Lookup(info.container(), info.name(), &found).ok()) {
       table.reset(found);
       if (!(table->signature() == signature_)) {
         return InvalidArgumentError("Table '", table->name(), "' is ",
