@@ -203,7 +203,7 @@ class PapersTest(parameterized.TestCase):
         first, last = (
             one.rpartition(".")[0] for one in (wheels.TENSORFLOWS[0], wheels.TENSORFLOWS[-1])
         )
-        license_ = project["license"]["text"]
+        license_ = project["license"]
         for name, value in {
             "python": " | ".join(pythons),
             "tensorflow": f"{first} to {last}",
