@@ -97,7 +97,7 @@ format: $(VENV)/.ready
 
 # The site needs no TensorFlow: docstrings are read, not imported.
 $(DOCS_VENV)/.ready: docs/requirements.txt | system
-	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+	$(python-or-stop)
 	$(PYTHON) -m venv $(DOCS_VENV)
 	@$(DOCS_VENV)/bin/python -m pip install -q -r docs/requirements.txt \
 	    $(call else-say,mkdocs-material and the other packages of docs/requirements.txt)

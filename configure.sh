@@ -54,7 +54,7 @@ done
 # Python and its TensorFlow ------------------------------------------------------------------------
 
 python=$(found "${PYTHON:-${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python}}" ${PYTHON:-python3}) ||
-  die "There is no Python at ${PYTHON:-python3}: set PYTHON to a Python 3.11 or newer that has TensorFlow."
+  die "There is no Python at ${PYTHON:-python3}: set PYTHON to a Python 3.10 or newer that has TensorFlow."
 
 # Prints the version and the folder. TensorFlow is not imported: that takes seconds.
 tensorflow=$("$python" -c '
@@ -63,8 +63,8 @@ import importlib.metadata, importlib.util, os, sys
 def stop(sentence):
     sys.exit(f"configure.sh: {sentence}")
 
-if sys.version_info < (3, 11):
-    stop(f"{sys.executable} is Python {sys.version.split()[0]}: set PYTHON to a Python 3.11 or newer.")
+if sys.version_info < (3, 10):
+    stop(f"{sys.executable} is Python {sys.version.split()[0]}: set PYTHON to a Python 3.10 or newer.")
 spec = importlib.util.find_spec("tensorflow")
 names = importlib.metadata.packages_distributions().get("tensorflow")
 if spec is None or not names:

@@ -11,10 +11,10 @@ OLD_VENV := .venv/tf216
 TFRA_VENV := .venv/tfra216
 DOCS_VENV := .venv/docs
 
-# The first Python that TensorFlow $(TF) and $(OLD_TF) both have wheels for, and that can make an
-# environment.
-PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
-    $$python -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
+# The first Python that TensorFlow $(TF) has wheels for, and that can make an environment.
+# TensorFlow $(OLD_TF) has no wheels for Python 3.13, so that comes last.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.10 python3.13 python3; do \
+    $$python -c 'import ensurepip, sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
         2>/dev/null && echo $$python && break; done)
 BAZEL ?= $(or $(shell command -v bazel),$(shell command -v bazelisk),bazel)
 # One worker runs a whole file, so what the tests of a file launch or train is done once.
@@ -56,13 +56,17 @@ log=$$(mktemp); \
 rm -f "$$log"
 endef
 
+# Ends with an error if there is no PYTHON.
+python-or-stop = @[ -n "$(PYTHON)" ] || \
+    { echo "There is no Python 3.10 to 3.13: install one, or set PYTHON." >&2; exit 1; }
+
 # $(call else-say,WHAT): after a command of pip, the last line if it fails.
 else-say = || { echo "pip could not install $(1): see its errors above" >&2; exit 1; }
 
 # $(call environment,FOLDER,NAME): an environment with the packages that requirements/NAME.txt has, of
 # these versions and with these hashes: a TensorFlow, and what setup.py and tests need.
 define environment
-@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+$(python-or-stop)
 @echo 'Installing TensorFlow $(call version,$(2)) and the packages of requirements/$(2).txt ...'
 @$(PYTHON) -m venv $(1)
 @$(1)/bin/python -m pip install -q --require-hashes --only-binary :all: -r requirements/$(2).txt \
@@ -79,7 +83,7 @@ $(VENV)/.tensorflow: requirements/tf221.txt | system
 
 # Writes the newest versions of all packages, and the hashes of their files, to requirements/.
 LOCK_VENV := build/lock
-LOCK = $(LOCK_VENV)/bin/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
+LOCK = $(LOCK_VENV)/bin/uv pip compile -q --upgrade --universal --python-version 3.10 --generate-hashes \
     --no-header --no-emit-index-url --no-annotate
 .PHONY: lock
 lock: | system

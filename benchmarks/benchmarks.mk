@@ -10,7 +10,7 @@ bench-packages:
 .PHONY: bench-environments
 bench-environments: | system
 	-@$(MAKE) --no-print-directory bench-packages
-	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+	$(python-or-stop)
 	PYTHON="$(PYTHON)" benchmarks/environments.sh peers
 	PYTHON= benchmarks/environments.sh ours
 

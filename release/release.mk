@@ -4,13 +4,13 @@
 # TENSORFLOWS="2.20.0 2.21.0" makes some of them.
 .PHONY: wheels
 wheels: | system
-	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+	$(python-or-stop)
 	$(PYTHON) release/wheels.py $(if $(TENSORFLOWS),--tensorflow $(TENSORFLOWS))
 
 # Quick checks come first, so that a tree that is not clean costs no hour of tests.
 .PHONY: release-check
 release-check:
-	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+	$(python-or-stop)
 	$(PYTHON) release/check.py tree
 	$(MAKE) lint
 	.ci/run

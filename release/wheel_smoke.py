@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import pathlib
+import platform
 import sys
 import tempfile
 
@@ -78,8 +79,9 @@ def main() -> None:
     built = json.loads((package / "_tf_embed.json").read_text())
     version = importlib.metadata.version("tf_embed")
     print(
-        f"tf_embed {version}, TensorFlow {tf.__version__}, Keras {keras.__version__}, "
-        f"GPU support {'yes' if built['cuda'] else 'no'}: {rows} rows trained, saved and served"
+        f"tf_embed {version}, Python {platform.python_version()}, TensorFlow {tf.__version__}, "
+        f"Keras {keras.__version__}, GPU support {'yes' if built['cuda'] else 'no'}: "
+        f"{rows} rows trained, saved and served"
     )
 
 

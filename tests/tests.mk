@@ -149,7 +149,7 @@ test-tf216: wheel-tf216
 # TFRA's library wants the CUDA symbols of the package tensorflow, and its Python pkg_resources, which
 # setuptools 81 has no more.
 $(TFRA_VENV)/.ready: | system
-	@[ -n "$(PYTHON)" ] || { echo "There is no Python 3.11 or 3.12: install one, or set PYTHON." >&2; exit 1; }
+	$(python-or-stop)
 	$(PYTHON) -m venv $(TFRA_VENV)
 	@$(TFRA_VENV)/bin/python -m pip install -q --upgrade pip "setuptools>=77,<81" wheel \
 	    $(call else-say,pip setuptools wheel)

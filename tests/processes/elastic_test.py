@@ -195,7 +195,7 @@ class ElasticTest(LauncherTestCase):
 
 class TrainingTest(absltest.TestCase):
     def test_three_then_two_then_three_workers_come_to_the_end_of_one_process(self):
-        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
         environment = {**os.environ, "PYTHONPATH": PYTHONPATH, "TF_CPP_MIN_LOG_LEVEL": "3"}
         outcome, out, err = printed_by(
             lambda: run.launch_elastic(

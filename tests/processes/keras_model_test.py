@@ -27,7 +27,7 @@ SECONDS = 240  # far more than any case takes
 class WorkersTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
 
     def launched(
         self, case: str, workers: int, grace_seconds: float = 10
@@ -56,7 +56,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
 
     def oracle(self, case: str) -> Any:
         """Runs the case in this process, without a strategy."""
-        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
         strategy = tf.distribute.get_strategy()
         with contextlib.redirect_stdout(io.StringIO()):
             found = multi_worker_training.CASES[case](strategy, 0, 0, folder)

@@ -162,7 +162,7 @@ class ProcessesTest(tf.test.TestCase, parameterized.TestCase):
     def test_without_the_client_library_all_other_tables_work(self):
         # A copy, not links: when TensorFlow deletes a folder, it deletes through links too.
         without = shutil.ignore_patterns("libtf_embed_redis.so*", "__pycache__")
-        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "tf_embed"
+        folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory())) / "tf_embed"
         shutil.copytree(PACKAGE, folder, ignore=without)
         code = (
             "import tf_embed, tensorflow as tf\n"

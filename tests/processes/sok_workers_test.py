@@ -32,7 +32,7 @@ class WorkersTest(tf.test.TestCase, parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.folder = pathlib.Path(cls.enter_context(tempfile.TemporaryDirectory()))
         saved = sok_workers.layer(name="loaded")
         saved.build()
         sok.assign(saved, range(7), [[0.0]] * 7)

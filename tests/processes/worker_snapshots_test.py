@@ -117,7 +117,7 @@ class WorkerSnapshotsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_one_process_and_workers_go_on_from_each_other(self):
         results("write")
-        folder = self.enterContext(tempfile.TemporaryDirectory())
+        folder = self.enter_context(tempfile.TemporaryDirectory())
         shutil.copytree(path_of(FOLDER.name), path_of(folder))
         tables, snapshots = loaded_here("more", path_of(folder))
         for step in (9, 10):
@@ -192,7 +192,7 @@ class FaultsTest(tf.test.TestCase, parameterized.TestCase):
         self.check_killed("killed_chief", survivor=1)
 
     def check_killed(self, case: str, survivor: int) -> None:
-        folder = self.enterContext(tempfile.TemporaryDirectory())
+        folder = self.enter_context(tempfile.TemporaryDirectory())
         done = launch([case], folder)
         self.assertEqual(list(done.results), [survivor], done.printed)
         said = done.results[survivor][case]

@@ -26,7 +26,7 @@ class WorkerTableTest(VerbsTestCase, parameterized.TestCase):
 
     @parameterized.parameters(*table_verbs.KINDS)
     def test_every_verb_does_what_it_does_on_one_table(self, name):
-        folder = self.enterContext(tempfile.TemporaryDirectory())
+        folder = self.enter_context(tempfile.TemporaryDirectory())
         expected = table_verbs.oracle(name, folder)
         found = [self.results()[rank]["verbs"][name] for rank in (0, 1)]
         self.assert_results(found, expected, name)

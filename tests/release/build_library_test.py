@@ -46,7 +46,7 @@ esac
 class BuildLibraryTest(absltest.TestCase):
     def setUp(self):
         super().setUp()
-        self.tree = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.tree = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
         for name in FILES:
             (self.tree / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, self.tree / name)

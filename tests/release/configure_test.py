@@ -28,7 +28,7 @@ esac
 class ConfigureTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
         (self.folder / "bin").mkdir()
         (self.folder / "lib").mkdir()
         self.cudart = self.folder / "lib" / "libcudart_static.a"

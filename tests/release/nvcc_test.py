@@ -32,7 +32,7 @@ touch "$object"
 
 class NvccTest(absltest.TestCase):
     def test_only_headers_that_are_not_included_are_unused(self):
-        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
         nvcc = folder / "nvcc"
         nvcc.write_text(NVCC)
         nvcc.chmod(0o755)

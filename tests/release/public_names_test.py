@@ -11,14 +11,13 @@ import inspect
 import re
 import sys
 import textwrap
-import tomllib
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl.testing import absltest, parameterized
 
-from support import ROOT
+from support import ROOT, pyproject
 
 # Methods that TableTrainer calls if an optimizer's rule runs in a table; no user calls them.
 PROTOCOL = (
@@ -144,7 +143,7 @@ class PublicNamesTest(parameterized.TestCase):
         )
         self.assertEmpty(found, "\n".join(found))
         self.assertContainsSubset(set(WITHOUT_EXAMPLE), set(self.others))
-        settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]
+        settings = pyproject()["tool"]["pytest"]
         options = settings["ini_options"]
         self.assertIn("--doctest-modules", options["addopts"])
         self.assertIn("tf_embed", options["testpaths"])

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 
 import tensorflow as tf
 import yaml
@@ -20,7 +19,7 @@ import bill_of_materials
 import check
 import tf_embed
 import wheels
-from support import ROOT
+from support import ROOT, pyproject
 
 GITHUB = ROOT / ".github"
 
@@ -78,7 +77,7 @@ class WheelsTest(parameterized.TestCase):
         self.assertEqual(variables["HOME"], "/y")
 
     def test_there_is_a_wheel_for_each_minor_version_that_is_supported(self):
-        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        extras = pyproject()["project"]
         (cpu,) = extras["optional-dependencies"]["cpu"]
         first, end = re.fullmatch(r"tensorflow-cpu>=2\.(\d+)\.\d+,<2\.(\d+)", cpu).groups()
         minors = [version.split(".")[1] for version in wheels.TENSORFLOWS]
@@ -180,6 +179,12 @@ class ReleaseCheckTest(parameterized.TestCase):
         self.assertIn("run `make wheels`", done.stderr)
 
 
+def _pythons() -> list[str]:
+    """The minor versions of Python that the package supports, in order."""
+    text = "\n".join(pyproject()["project"]["classifiers"])
+    return re.findall(r"^Programming Language :: Python :: (3\.\d+)$", text, re.MULTILINE)
+
+
 class PapersTest(parameterized.TestCase):
     def test_the_changelog_begins_with_this_version(self):
         changelog = (ROOT / "CHANGELOG.md").read_text()
@@ -197,22 +202,23 @@ class PapersTest(parameterized.TestCase):
         self.assertEmpty(missing)
 
     def test_badges_and_the_readme_name_the_supported_versions(self):
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        text = "\n".join(project["classifiers"])
-        pythons = re.findall(r"^Programming Language :: Python :: (3\.\d+)$", text, re.MULTILINE)
+        project = pyproject()["project"]
+        pythons = _pythons()
+        self.assertEqual(project["requires-python"], f">={pythons[0]}")
         first, last = (
             one.rpartition(".")[0] for one in (wheels.TENSORFLOWS[0], wheels.TENSORFLOWS[-1])
         )
         license_ = project["license"]
         for name, value in {
-            "python": " | ".join(pythons),
+            "python": f"{pythons[0]} to {pythons[-1]}",
             "tensorflow": f"{first} to {last}",
             "license": license_.replace("-", " "),
         }.items():
             self.assertIn(f">{value}</text>", (ROOT / f"docs/images/badge_{name}.svg").read_text())
         readme = (ROOT / "README.md").read_text()
         self.assertRegex(
-            readme, rf"Python {' or '.join(pythons)} and TensorFlow {first}\.\d+ to {last}\."
+            readme,
+            rf"Python {pythons[0]} to {pythons[-1]} and TensorFlow {first}\.\d+ to {last}\.",
         )
 
     def test_targets_that_are_named_are_there(self):
@@ -238,6 +244,7 @@ class WorkflowTest(parameterized.TestCase):
         self.assertEqual(tuple(matrix), wheels.TENSORFLOWS)
         commands = [step.get("run", "") for step in jobs["wheels"]["steps"]]
         self.assertIn("make wheels TENSORFLOWS=${{ matrix.tensorflow }}", commands)
+        self.assertEqual(jobs["pythons"]["strategy"]["matrix"]["python"], _pythons())
 
     def test_each_job_has_a_limit_and_each_step_does_something(self):
         workflow = yaml.safe_load((GITHUB / "workflows" / "ci.yml").read_text())

@@ -135,7 +135,7 @@ class VariablesTest(tf.test.TestCase, parameterized.TestCase):
 
 class FilesTest(tf.test.TestCase, parameterized.TestCase):
     def folder(self) -> str:
-        return os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "rows")
+        return os.path.join(self.enter_context(tempfile.TemporaryDirectory()), "rows")
 
     def test_several_tables_and_an_empty_one_come_back(self):
         folder = self.folder()

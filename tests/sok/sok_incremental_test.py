@@ -15,7 +15,7 @@ import tf_embed
 from tf_embed import sok
 
 START = datetime.datetime(2026, 1, 1)
-START_MS = 1000 * int(START.replace(tzinfo=datetime.UTC).timestamp())
+START_MS = 1000 * int(START.replace(tzinfo=datetime.timezone.utc).timestamp())
 KINDS: dict[str, dict[str, Any]] = {
     "ttl": {"policy": tf_embed.TablePolicy(eviction="ttl")},
     "expiring": {"policy": tf_embed.TablePolicy(ttl_seconds=1000.0)},

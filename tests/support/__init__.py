@@ -8,6 +8,13 @@ the code under test, and `processes` start other processes or run in them.
 import importlib.util
 import os
 import pathlib
+import sys
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
@@ -17,3 +24,8 @@ CAMPAIGNS = TESTS / "campaigns"
 _PACKAGE = importlib.util.find_spec("tf_embed")
 assert _PACKAGE is not None and _PACKAGE.origin is not None
 PYTHONPATH = os.pathsep.join([str(pathlib.Path(_PACKAGE.origin).parents[1]), str(TESTS)])
+
+
+def pyproject() -> dict[str, Any]:
+    """The settings in pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())

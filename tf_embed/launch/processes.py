@@ -114,7 +114,8 @@ class Task:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            process_group=0,
+            # A session is a group too. Python 3.10 cannot start a group alone.
+            start_new_session=True,
         )
         self.group = self._process.pid
 

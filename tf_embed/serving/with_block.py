@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import abc
 from types import TracebackType
-from typing import Self
 
 from absl import logging
+from typing_extensions import Self
 
 
 class WithBlock(abc.ABC):

@@ -44,7 +44,7 @@ def incremental_model_dump(vars: Any, time_threshold: Any, sess: Any = None) -> 
         >>> from tf_embed import sok
         >>> v = tf_embed.Variable(dim=1, policy=tf_embed.TablePolicy(eviction="ttl"))
         >>> v.upsert([1], [[0.5]])
-        >>> since = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+        >>> since = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=1)
         >>> v.set_clock(time_ms=1000 * int(since.timestamp()) + 5000)
         >>> v.upsert([2], [[1.5]])
         >>> keys, rows = sok.incremental_model_dump(v, since)
@@ -58,8 +58,8 @@ def incremental_model_dump(vars: Any, time_threshold: Any, sess: Any = None) -> 
             f"{validation.shown(time_threshold)}"
         )
     if time_threshold.tzinfo is None:
-        time_threshold = time_threshold.replace(tzinfo=datetime.UTC)
-    epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)
+        time_threshold = time_threshold.replace(tzinfo=datetime.timezone.utc)
+    epoch = datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
     since = (time_threshold - epoch) // datetime.timedelta(milliseconds=1)
     is_several = isinstance(vars, (list, tuple))
     tables = [table_of(one, "vars") for one in (vars if is_several else [vars])]

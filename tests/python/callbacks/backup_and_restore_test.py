@@ -68,7 +68,7 @@ class Stop(keras.callbacks.Callback):
 class BackupAndRestoreTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "backup")
+        self.folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()), "backup")
         unbroken = compiled()
         fit(unbroken)
         self.expected = state(unbroken)

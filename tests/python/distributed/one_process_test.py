@@ -81,11 +81,11 @@ class OneProcessTest(tf.test.TestCase, parameterized.TestCase):
         first_ends=(True, False),
     )
     def test_workers_make_backups_together_in_each_fit(self, kind, first_ends):
-        folder = self.enterContext(tempfile.TemporaryDirectory())
+        folder = self.enter_context(tempfile.TemporaryDirectory())
         backups = [kind(folder, save_freq=5) for _ in range(2)]  # the chief's and a follower's
         saved = []
         for fit in range(3):
-            own = self.enterContext(tempfile.TemporaryDirectory())
+            own = self.enter_context(tempfile.TemporaryDirectory())
             callbacks = [backups[0], keras_model._Follower(backups[1], own)]
             models = [mock.Mock(built=True, optimizer=None) for _ in callbacks]
             for one, model in zip(callbacks, models, strict=True):

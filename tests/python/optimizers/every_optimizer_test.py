@@ -341,7 +341,8 @@ class TouchedRowsTest(tf.test.TestCase, parameterized.TestCase):
         history = trained.train(steps, mode, finalize=False)
         touched: list[set[int]] = [set() for _ in oracle.TABLES]
         for number, step in enumerate(steps):
-            with warnings.catch_warnings(action="ignore"):  # about variables without a gradient
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about variables without a gradient
                 lazy.step(step)
             self.assert_equal(
                 [*history.tables[number], *history.dense[number]],

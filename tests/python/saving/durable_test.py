@@ -20,7 +20,7 @@ OTHER_USER = 65534
 class DurableTest(absltest.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
 
     def test_a_parent_that_can_be_entered_but_not_read_is_passed_over(self):
         file = self.folder / "file"

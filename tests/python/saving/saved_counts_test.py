@@ -79,7 +79,7 @@ class SavedCountsTest(tf.test.TestCase, parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.folder = self.enter_context(tempfile.TemporaryDirectory())
 
     @parameterized.product(
         processes=[1, 2, 3], admission=[COUNTER, FILTERS, tf_embed.CounterAdmission(THRESHOLD, 400)]

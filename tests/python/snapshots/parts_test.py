@@ -42,7 +42,7 @@ def table_of(rank: int, policy: Any = None) -> tf_embed.Variable:
 class PartsTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.folder = self.enter_context(tempfile.TemporaryDirectory())
 
     def write(self, v: tf_embed.Variable, rank: int, save: int = SAVE, count: int = PROCESSES):
         handle, part = v.table.handle_on_host, Part(save, rank, count)
@@ -131,7 +131,7 @@ class OtherWorker:
 
 class AgreedTest(tf.test.TestCase):
     def test_workers_load_one_snapshot_or_none(self):
-        path = self.enterContext(tempfile.TemporaryDirectory())
+        path = self.enter_context(tempfile.TemporaryDirectory())
         tf_embed.Snapshots(path, table_of(0)).save("one")
         folder = os.path.join(path, "one")
         info, empty = manifest.read(folder), variable()

@@ -45,10 +45,10 @@ class PlacementTest(parameterized.TestCase):
         super().setUp()
         self.found = {"CPU": ["/CPU:0"], "GPU": ["/GPU:0", "/GPU:1"]}
         self.has_gpu_tables = True
-        self.enterContext(
+        self.enter_context(
             mock.patch.object(tf.config, "list_logical_devices", lambda kind: self.found[kind])
         )
-        self.enterContext(
+        self.enter_context(
             mock.patch.object(placement.process_ops, "has_gpu_tables", lambda: self.has_gpu_tables)
         )
 

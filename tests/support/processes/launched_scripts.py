@@ -36,7 +36,7 @@ class LauncherTestCase(parameterized.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
 
     def script(self, body: str) -> str:
         """Writes a script, and returns its path."""

@@ -138,7 +138,7 @@ class ClusterTestCase(tf.test.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
 
     def run_chief(self, made: Cluster, *arguments: str) -> Any:
         """Runs the chief, which must succeed, and returns its result."""
