@@ -22,9 +22,9 @@ from collections.abc import Callable
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
-import machine
 import tensorflow as tf
 
+import machine
 import tf_embed
 
 BATCH = 65536
@@ -109,7 +109,10 @@ def main() -> None:
         folder = tempfile.mkdtemp(dir=options.folder)
         result: dict[str, object] = {"path": name, "rows": options.rows * options.dim * 12}
         try:
-            for what in ("save", "load"):  # in new processes, because freed memory may stay resident
+            for what in (
+                "save",
+                "load",
+            ):  # in new processes, because freed memory may stay resident
                 child = [*arguments, folder, "--only", name, what]
                 result[what] = int(subprocess.run(child, check=True, stdout=-1).stdout)
         finally:
