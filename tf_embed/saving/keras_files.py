@@ -254,7 +254,10 @@ def _strings_of(whole: np.ndarray, lengths: np.ndarray, owner: str) -> np.ndarra
 def _tensor_of(array: np.ndarray, options: Any, name: str) -> tf.Tensor:
     if name == "values" and options.value_dtype == tf.bfloat16:
         array = array.view(tf.bfloat16.as_numpy_dtype)
-    return tf.constant(array, tf.string) if array.dtype == object else tf.constant(array)
+    if array.dtype == object:
+        return tf.constant(array, tf.string)
+    with tf.device("/CPU:0"):
+        return tf.raw_ops.Identity(input=array)  # tf.constant copies an array twice
 
 
 class LoadAttempts:
