@@ -11,7 +11,9 @@ tf_embed loads its ops. It changes nothing in TensorFlow or Keras.
     layers.DynamicEmbedding     a table, as a Keras layer
     Model                       a Keras model whose tables step together, and whose other layers XLA
                                 compiles; ModelWithTables, its mixin
+    print_tables                the rows, weights and bytes of the tables of a model
     callbacks.TableMetrics      statistics of tables in TensorBoard and the progress bar;
+                                callbacks.TableProjector, which shows their rows there;
                                 callbacks.Snapshot, which saves tables every few batches;
                                 callbacks.Publish, which publishes a model every few seconds;
                                 callbacks.BackupAndRestore, whose backups survive a kill
@@ -50,6 +52,7 @@ from tf_embed import tbe as tbe  # noqa: E402
 from tf_embed import tfra as tfra  # noqa: E402
 from tf_embed._version import __version__  # noqa: E402
 from tf_embed.models.model import Model, ModelWithTables  # noqa: E402
+from tf_embed.models.table_lines import print_tables  # noqa: E402
 from tf_embed.optimizers import DynamicEmbeddingOptimizer  # noqa: E402
 from tf_embed.snapshots import Snapshots  # noqa: E402
 from tf_embed.static_export import export_static  # noqa: E402
@@ -88,6 +91,7 @@ __all__ = [
     "embedding_lookup_unique",
     "export_static",
     "load_without_slots",
+    "print_tables",
     "safe_embedding_lookup_sparse",
     "unique_rows",
 ]

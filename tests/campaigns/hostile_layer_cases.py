@@ -97,6 +97,16 @@ LAYER_CALLS: dict[str, Call] = {
             "every": k.LARGE_INT,
         },
     ),
+    "callbacks.TableProjector": Call(
+        lambda: te.callbacks.TableProjector,
+        lambda: {"log_dir": "x"},
+        {
+            "log_dir": k.FOLDER,
+            "tables": k.NONE.taking("nothing to watch", "[], array of no rows"),
+            "rows": k.POSITIVE_INT,
+            "every_n_epochs": k.LARGE_INT,
+        },
+    ),
     "layers.DynamicEmbedding.prefetch": _prefetch(te.layers.DynamicEmbedding),
     "tfra.keras.layers.Embedding.prefetch": _prefetch(te.tfra.keras.layers.Embedding),
     "tfra.keras.layers.AllToAllEmbedding.prefetch": _prefetch(_all_to_all),

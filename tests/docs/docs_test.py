@@ -147,7 +147,7 @@ PAGES: dict[str, tuple[int, Callable[[Page], None]]] = {
     "guides/strings.md": (1, Page.run),
     "guides/table_batched.md": (3, Page.run),
     "guides/tiers.md": (7, tiers),
-    "guides/training.md": (5, Page.run),
+    "guides/training.md": (7, Page.run),
     "guides/troubleshooting.md": (25, troubleshooting),
     "migrating/from_fbgemm.md": (2, Page.run),
     "migrating/from_oneembedding.md": (2, Page.run),

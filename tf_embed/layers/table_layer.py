@@ -31,7 +31,7 @@ from tf_embed.table.sharding import PartitionFn, default_partition_fn
 from tf_embed.table.storage import Storage, check_storage_of_table
 from tf_embed.variable.lookup import gradient_token
 from tf_embed.variable.memory_report import MemoryReport
-from tf_embed.variable.table_text import kind_text, options_text, size_texts
+from tf_embed.variable.table_text import kind_text, options_text, rows_here, size_texts
 from tf_embed.variable.variable import Variable
 
 _TRAINER = "optimizer_"  # prefix of its arrays in a file
@@ -229,6 +229,19 @@ class TableLayer(IdsLayer):
             (16, 16, 32)
         """
         return self._table_made().memory_report()
+
+    def count_params(self) -> int:
+        """The number of weights in the present rows.
+
+        For a table that is sharded over workers, it counts the rows of this worker. `summary` shows
+        it at the layer. The totals of a model leave it out: Keras computes them from the shapes of
+        variables, and the anchor has no rows; see `tf_embed.print_tables`.
+
+        Raises:
+            ValueError: If the layer is not built.
+        """
+        others = super().count_params()  # raises if the layer is not built
+        return others + rows_here(self.variable.table) * self.dim
 
     def _table_made(self) -> Variable:
         """Returns the table, and creates it if there is none. Does not mark the layer as built.

@@ -13,7 +13,9 @@ from absl import logging
 from tf_embed.layers import step_outputs
 from tf_embed.models import compiled_step, joined_lookups
 from tf_embed.models.step_report import StepReport
+from tf_embed.models.table_lines import print_tables
 from tf_embed.optimizers.steps import deferred_updates, make_deferred_updates
+from tf_embed.variable.anchor import tables_of
 
 Step = Callable[..., Any]
 
@@ -77,6 +79,26 @@ class ModelWithTables:
             False
         """
         return self._report
+
+    def summary(self, *args: Any, **kwargs: Any) -> None:
+        """Prints Keras's summary, and a line for each table as `tf_embed.print_tables`.
+
+        Args:
+            *args: The arguments of `keras.Model.summary`.
+            **kwargs: The same.
+
+        Example:
+            >>> import keras, tf_embed
+            >>> inputs = keras.Input([2], dtype="int64")
+            >>> outputs = tf_embed.layers.DynamicEmbedding(4, name="items")(inputs)
+            >>> texts = []
+            >>> tf_embed.Model(inputs, outputs).summary(print_fn=texts.append)
+            >>> texts[1].splitlines()[2].split()[:4]
+            ['items', '0', '4', '0']
+        """
+        super().summary(*args, **kwargs)  # type: ignore[misc]
+        if tables_of(self):
+            print_tables(self, print_fn=args[2] if len(args) > 2 else kwargs.get("print_fn"))
 
     # --- Methods that Keras calls -----------------------------------------------------------------
 

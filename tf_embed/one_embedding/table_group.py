@@ -44,7 +44,7 @@ from tf_embed.table.placement import check_one_gpu, place
 from tf_embed.table.policies import TablePolicy, check_policy
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import MemoryReport
-from tf_embed.variable.table_text import options_text, size_texts
+from tf_embed.variable.table_text import options_text, rows_here, size_texts
 from tf_embed.variable.variable import Variable
 
 KEY_TYPES = (tf.int32, tf.uint32, tf.int64, tf.uint64)
@@ -253,6 +253,11 @@ class TableGroup(IdsLayer):
             rows.
         """
         return [variable.memory_report() for variable in self.row_tables]
+
+    def count_params(self) -> int:
+        """The number of weights in the present rows; see `layers.DynamicEmbedding.count_params`."""
+        others = super().count_params()  # raises if the layer is not built
+        return others + sum(rows_here(one.table) * one.dim for one in self.row_tables)
 
     def __repr__(self) -> str:
         if "_loads" not in vars(self):  # a `repr` must not fail in an `__init__` that does

@@ -8,15 +8,19 @@ written as an array of all their bytes and an array of their lengths, so that no
 store also has a checksum of all its arrays, since HDF5 has none. If data is damaged, a load raises
 an error and loads nothing.
 
-Large arrays are passed on singly and are not copied here, so memory holds no more copies than Keras
-and TensorFlow make.
+Keras copies each array that it is given, and its files offer no public way to write a part of one.
+So a large array is written as several arrays, blocks of its rows: "slots", "slots.1", "slots.2". A
+save then takes an export of the table and a copy of a block. A .keras file is also made in memory,
+by Keras.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +36,9 @@ _ROWS = Exported._fields
 _STRING_KEYS = ("key_bytes", "key_lengths")  # in place of "keys"
 _KIND = "kind"
 _CHECKSUM = "checksum"
+# Size of a block. The C library returns a freed copy of this size to the system at once.
+BLOCK_BYTES = 2**26
+_LATER_BLOCK = re.compile(r"(.+)\.[1-9]\d*")
 # The largest ratio of an array's size to its stored data. HDF5's filters compress less.
 _MAX_EXPANSION = 2_000
 
@@ -68,7 +75,8 @@ def write(store: Any, arrays: dict[str, Any]) -> None:
         # Removed from the dict, so that each array is freed once it is written.
         array = _array_of(arrays.pop(name))
         checksum = _checksum(checksum, name, array)
-        store[name] = array
+        for block_name, block in _blocks_of(name, array):
+            store[block_name] = block
     store[_CHECKSUM] = np.array([checksum], np.uint32)
 
 
@@ -80,6 +88,7 @@ def read(store: Any, owner: str) -> dict[str, np.ndarray]:
     """
     try:
         arrays = {name: _array_in(store, name) for name in sorted(store.keys())}
+        _join_blocks(arrays)
     except Exception as error:  # whatever h5py raises
         raise _damaged(owner, f"{type(error).__name__}: {error}") from error
     wanted = arrays.pop(_CHECKSUM, None)
@@ -90,8 +99,8 @@ def read(store: Any, owner: str) -> dict[str, np.ndarray]:
             else f"The file has no rows for {owner!r}."
         )
     checksum = 0
-    for name, array in arrays.items():
-        checksum = _checksum(checksum, name, array)
+    for name in sorted(arrays):
+        checksum = _checksum(checksum, name, arrays[name])
     if wanted.tolist() != [checksum]:
         raise _damaged(owner, f"the checksum of its arrays is {checksum}, and not {wanted}")
     return arrays
@@ -192,6 +201,41 @@ def _array_in(store: Any, name: str) -> np.ndarray:
     return np.asarray(value)
 
 
+def _blocks_of(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields the names and the arrays by which a store gets an array."""
+    if array.nbytes <= BLOCK_BYTES:
+        yield name, array
+        return
+    length = max(1, BLOCK_BYTES * len(array) // array.nbytes)
+    for number, begin in enumerate(range(0, len(array), length)):
+        yield (f"{name}.{number}" if number else name), array[begin : begin + length]
+
+
+def _join_blocks(arrays: dict[str, np.ndarray]) -> None:
+    """Replaces the blocks of each array by the array, and frees each block once it is copied.
+
+    Raises:
+        ValueError: If a block is missing, or does not match the first.
+    """
+    counts = Counter(one.group(1) for one in map(_LATER_BLOCK.fullmatch, arrays) if one)
+    for name, count in counts.items():
+        names = [name, *(f"{name}.{number}" for number in range(1, count + 1))]
+        missing = [one for one in names if one not in arrays]
+        if missing:
+            raise ValueError(f"{missing[0]!r} is missing")
+        shapes = [arrays[one].shape for one in names]
+        kinds = {(arrays[one].dtype, arrays[one].shape[1:]) for one in names}
+        if len(kinds) > 1 or not shapes[0]:
+            raise ValueError(f"the blocks of {name!r} have the shapes {shapes}")
+        whole = np.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), arrays[name].dtype)
+        begin = 0
+        for one in names:
+            block = arrays.pop(one)
+            whole[begin : begin + len(block)] = block
+            begin += len(block)
+        arrays[name] = whole
+
+
 def _strings_of(whole: np.ndarray, lengths: np.ndarray, owner: str) -> np.ndarray:
     """Strings from their concatenated bytes and their lengths.
 
@@ -210,7 +254,10 @@ def _strings_of(whole: np.ndarray, lengths: np.ndarray, owner: str) -> np.ndarra
 def _tensor_of(array: np.ndarray, options: Any, name: str) -> tf.Tensor:
     if name == "values" and options.value_dtype == tf.bfloat16:
         array = array.view(tf.bfloat16.as_numpy_dtype)
-    return tf.constant(array, tf.string) if array.dtype == object else tf.constant(array)
+    if array.dtype == object:
+        return tf.constant(array, tf.string)
+    with tf.device("/CPU:0"):
+        return tf.raw_ops.Identity(input=array)  # tf.constant copies an array twice
 
 
 class LoadAttempts:

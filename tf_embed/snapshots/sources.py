@@ -10,7 +10,7 @@ import keras
 
 from tf_embed import validation
 from tf_embed.table.table import Table
-from tf_embed.variable.anchor import Anchor
+from tf_embed.variable.anchor import tables_of
 from tf_embed.variable.variable import Variable
 
 Source: TypeAlias = "Variable | keras.layers.Layer"
@@ -54,10 +54,6 @@ def tables_in(sources: Iterable[Source]) -> list[Table]:
     """Returns the tables of variables and of layers' weights, without duplicates."""
     found: dict[int, Table] = {}
     for source in sources:
-        if isinstance(source, Variable):
-            found[id(source.table)] = source.table
-            continue
-        for weight in source.weights:
-            if isinstance(weight, Anchor):
-                found.update((id(table), table) for table in weight.tables)
+        tables = [source.table] if isinstance(source, Variable) else tables_of(source)
+        found.update((id(table), table) for table in tables)
     return list(found.values())

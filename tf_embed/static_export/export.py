@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.ops import substitutes
+from tf_embed.saving.row_blocks import blocks_of
 from tf_embed.static_export.new_folder import new_folder
 from tf_embed.static_export.quantization import QUANTIZATIONS
-from tf_embed.static_export.row_blocks import blocks_of
 from tf_embed.static_export.served_functions import SERVE, ServedFunction, served_functions
 from tf_embed.static_export.stock_table import StockTable
 from tf_embed.static_export.variable_files import Filling, VariableFiles

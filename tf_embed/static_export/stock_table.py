@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from tf_embed.ops.pooled_gradient import Pooling
 from tf_embed.ops.pooling_ops import compute_dtype
+from tf_embed.saving.row_blocks import RowBlocks
 from tf_embed.static_export.initial_rows import random_rows
 from tf_embed.static_export.key_index import KeyIndex, stored_dtype, stored_keys
 from tf_embed.static_export.quantization import format_of
-from tf_embed.static_export.row_blocks import RowBlocks
 from tf_embed.table.initializers import current_initializer, drawn_rows
 from tf_embed.table.table import Table
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_embed.static_export.row_blocks import RowBlocks
+from tf_embed.saving.row_blocks import RowBlocks
 from tf_embed.static_export.stock_table import StockTable
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"

@@ -22,7 +22,6 @@ from tf_embed.sharded.new_table import check_one_process
 from tf_embed.sharded.worker_sharding import WorkerSharding, as_sharding
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.storage import Storage, check_storage
-from tf_embed.table.table import Table
 from tf_embed.tbe import inputs as batches
 from tf_embed.tbe import layer_arguments
 from tf_embed.tbe.batch_anchor import BatchAnchor, UntrainedAnchor
@@ -63,7 +62,7 @@ from tf_embed.tbe.table_specs import Member, Tables, TableSpec, place_together
 from tf_embed.tbe.tiers import Tiers, check_gathers, check_records
 from tf_embed.tbe.worker_lookup import new_lookup
 from tf_embed.variable.anchor import Anchor
-from tf_embed.variable.table_text import size_texts
+from tf_embed.variable.table_text import rows_here, size_texts
 from tf_embed.variable.variable import Variable
 
 # Attributes that can't be assigned once a layer is made.
@@ -439,10 +438,10 @@ class TableBatchedEmbeddingBags(IdsLayer):
 
         For tables that are sharded over workers, it counts the rows of this worker. `summary` shows
         it at the layer. The totals of a model leave it out: Keras computes them from the shapes of
-        variables, and the anchor has no rows.
+        variables, and the anchor has no rows; see `tf_embed.print_tables`.
         """
         rows = [
-            int(Table.size(table.table)) if count is None else count
+            rows_here(table.table) if count is None else count
             for table, (count, _) in zip(self.tables, self.embedding_specs, strict=True)
         ]
         return sum(n * dim for n, (_, dim) in zip(rows, self.embedding_specs, strict=True))

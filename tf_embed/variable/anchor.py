@@ -466,3 +466,9 @@ def unless_frozen(anchor: Anchor, count: tf.Tensor, *tensors: tf.Tensor) -> list
     with tf.device("/CPU:0"):
         end = tf.reshape(tf.where(anchor.is_trained, count, 0), [1])
     return [tf.strided_slice(tensor, [0], end) for tensor in tensors]
+
+
+def tables_of(layer: keras.layers.Layer) -> list[Table]:
+    """The tables among the weights of a layer or a model, without duplicates."""
+    anchors = [weight for weight in layer.weights if isinstance(weight, Anchor)]
+    return list({id(table): table for anchor in anchors for table in anchor.tables}.values())

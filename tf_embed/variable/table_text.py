@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts about a table in the `repr` of a variable and of a layer."""
+"""The texts about a table in the `repr` of a variable and of a layer, and its numbers there."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 import tensorflow as tf
@@ -44,6 +45,42 @@ def options_text(table: Table) -> list[str]:
     return texts
 
 
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """The rows of tables in this process, or on their servers, and the bytes that they take.
+
+    Attributes:
+        rows: Number of rows.
+        memory: Bytes of memory.
+        disk: Bytes outside of memory: of files, or on a Redis server.
+    """
+
+    rows: int
+    memory: int
+    disk: int
+
+
+def size_of(tables: Iterable[Table]) -> Size:
+    """Measures tables. Not a collective call: a table over workers has the rows of this worker."""
+    rows, memory, disk = 0, 0, 0
+    for table in tables:
+        report = memory_report(table)
+        rows += report.rows
+        memory += report.index_bytes + report.slack_bytes
+        for tier in report.tiers:
+            if tier.name in _OUTSIDE:
+                disk += tier.bytes
+            else:
+                memory += tier.bytes
+    return Size(rows, memory, disk)
+
+
+def rows_here(table: Table) -> int:
+    """The rows of a table. Not a collective call, as `size_of`."""
+    with tf.init_scope():
+        return sum(int(Table.size(part)) for part in table.parts)
+
+
 def size_texts(tables: Iterable[Table]) -> list[str]:
     """The rows of tables and the bytes that they take; nothing in a graph.
 
@@ -53,19 +90,11 @@ def size_texts(tables: Iterable[Table]) -> list[str]:
     tables = list(tables)
     if not tf.executing_eagerly() or any(table.outlives_process for table in tables):
         return []
-    rows, memory, disk, is_part = 0, 0, 0, False
-    for table in tables:
-        try:
-            report = memory_report(table)
-        except tf.errors.OpError:  # the table is gone, or its device is lost
-            return ["rows=unknown"]
-        rows += report.rows
-        memory += report.index_bytes + report.slack_bytes
-        for tier in report.tiers:
-            if tier.name in _OUTSIDE:
-                disk += tier.bytes
-            else:
-                memory += tier.bytes
-        is_part |= table.spread.is_collective and table.spread.count > 1
-    texts = [f"rows={rows:,}{' on this worker' if is_part else ''}", f"memory={size_text(memory)}"]
-    return [*texts, f"disk={size_text(disk)}"] if disk else texts
+    try:
+        size = size_of(tables)
+    except tf.errors.OpError:  # a table is gone, or its device is lost
+        return ["rows=unknown"]
+    is_part = any(table.spread.is_collective and table.spread.count > 1 for table in tables)
+    here = " on this worker" if is_part else ""
+    texts = [f"rows={size.rows:,}{here}", f"memory={size_text(size.memory)}"]
+    return [*texts, f"disk={size_text(size.disk)}"] if size.disk else texts

@@ -191,14 +191,20 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "must fit its key dtype int32"):
             model.predict(np.array([[2**32 + 5]]), verbose=0)
 
-    def test_a_table_counts_no_parameters(self):
-        model = keras.Sequential([keras.Input([2], dtype="int64"), DynamicEmbedding(8)])
+    def test_weights_of_rows_are_counted_at_the_layer_but_not_in_the_totals_of_keras(self):
+        layer = DynamicEmbedding(8, name="items")
+        with self.assertRaisesRegex(ValueError, "isn't built"):
+            layer.count_params()
+        model = keras.Sequential([keras.Input([2], dtype="int64"), layer])
+        layer.variable.upsert([1, 2, 3], np.ones([3, 8]))
+        self.assertEqual(layer.count_params(), 24)
         self.assertEqual(model.count_params(), 0)
         self.assertLen(model.trainable_variables, 1)
         self.assertEqual(model.trainable_variables[0].shape, (0, 8))
         lines = []
         model.summary(print_fn=lambda line, **_: lines.append(line))
-        self.assertIn("(None, 2, 8)", "\n".join(lines))
+        self.assertRegex("\n".join(lines), r"items .*\(None, 2, 8\).* 24 ")
+        self.assertIn("Total params: 0", "\n".join(lines))
 
     def test_a_map_of_dtype_policies_counts_as_in_keras(self):
         policies = keras.dtype_policies

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
+import unittest.mock
 import warnings
 import zipfile
 from typing import Any
@@ -19,6 +20,7 @@ from absl.testing import parameterized
 import tf_embed
 from support.oracles.reference import SEED
 from tf_embed.layers import DynamicEmbedding
+from tf_embed.saving import keras_files
 
 IDS = np.arange(60).reshape(20, 3)  # includes ids that no model of this file trains
 EXTENSIONS = (".keras", ".weights.h5")
@@ -140,6 +142,24 @@ class FilesTest(FileTestCase):
     def test_a_table_that_is_too_large_for_a_file_of_several_raises(self):
         with self.assertRaisesRegex(ValueError, "exceeds the maximum shard size"):
             trained().save_weights(self.path("m.weights.json"), max_shard_size=0.1 / 1024**2)
+
+    @parameterized.parameters(*EXTENSIONS)
+    def test_a_large_array_is_written_in_blocks_of_rows(self, extension):
+        import h5py
+
+        model, other, path = trained(), compiled(), self.path("model" + extension)
+        rows = int(model.layers[0].variable.size())
+        with unittest.mock.patch.object(keras_files, "BLOCK_BYTES", 5 * 8 + 7):
+            model.save(path) if extension == ".keras" else model.save_weights(path)
+        other.load_weights(path)
+        self.assert_same(model, other)
+        if extension != ".keras":
+            with h5py.File(path, "r") as file:
+                arrays = file["layers/dynamic_embedding/vars"]
+                self.assertEqual(arrays["keys"].shape, (5,))  # 8 bytes a row
+                self.assertEqual(arrays["slots.1"].shape, (2, 4))  # 16 bytes
+                self.assertIn(f"keys.{(rows - 1) // 5}", arrays)
+                self.assertNotIn(f"keys.{(rows - 1) // 5 + 1}", arrays)
 
     def test_an_unzipped_model_is_read(self):
         model, path = trained(), self.path("folder")
@@ -290,6 +310,32 @@ class DamageTest(FileTestCase):
             ):
                 other.load_weights(path)
             self.assertTrue(same(content(other), before))
+
+    @parameterized.parameters(
+        ("lost", "'slots.1' is missing"),
+        ("narrow", "the blocks of 'slots' have the shapes"),
+        ("swapped", "the checksum of its arrays is"),
+    )
+    def test_a_block_that_does_not_fit_raises_and_changes_nothing(self, how, message):
+        import h5py
+
+        model, path = trained(), self.path()
+        with unittest.mock.patch.object(keras_files, "BLOCK_BYTES", 64):
+            model.save_weights(path)
+        with h5py.File(path, "r+") as file:
+            arrays = file["layers/dynamic_embedding/vars"]
+            one, two = (arrays[name][...] for name in ("slots.1", "slots.2"))
+            del arrays["slots.1"]
+            if how == "narrow":
+                arrays["slots.1"] = one[:, :1]
+            elif how == "swapped":
+                del arrays["slots.2"]
+                arrays["slots.1"], arrays["slots.2"] = two, one
+        fit(model, 1)
+        before = content(model)
+        with self.assertRaisesRegex(ValueError, message):
+            model.load_weights(path)
+        self.assertTrue(same(content(model), before))
 
     @parameterized.parameters(*EXTENSIONS)
     def test_any_flipped_byte_raises_or_does_not_matter(self, extension):

@@ -23,8 +23,8 @@ from support.cases.static_models import IDS, Case
 from support.processes import c_api_serve
 from support.processes.stock_process import StockProcess
 from tf_embed.layers import DynamicEmbedding
+from tf_embed.saving import row_blocks
 from tf_embed.serving import Follower, Publisher
-from tf_embed.static_export import row_blocks
 
 CASES = static_models.cases()
 

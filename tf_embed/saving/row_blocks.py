@@ -39,30 +39,36 @@ class RowBlocks:
 
 
 @contextlib.contextmanager
-def blocks_of(table: Table, folder: str) -> Iterator[RowBlocks]:
+def blocks_of(table: Table, folder: str, most_bytes: int | None = None) -> Iterator[RowBlocks]:
     """Yields the rows of a table, which are valid within the block.
 
     A table with rows in lower tiers may not fit in memory, so it is saved to files first. A table
-    in memory is copied in memory. So is a table in tiers with string keys or integer weights,
-    because their files can't be read without a table.
+    in memory is copied in memory, up to `most_bytes`. So is a table with string keys or integer
+    weights, because their files can't be read without a table.
 
     Args:
         table: The table.
         folder: A folder for such files. If it is not on this machine, a temporary folder is used.
+        most_bytes: The size of weights above which rows in memory are saved to files too. Default:
+            no bound.
     """
     options = table.options
-    has_files = (
-        options.has_tiers
-        and options.key_dtype in row_streams.KEY_DTYPES
+    can_be_read = (
+        options.key_dtype in row_streams.KEY_DTYPES
         and options.value_dtype in row_streams.VALUE_DTYPES
     )
-    if has_files:
-        # Next to the export, whose disk must have room for the rows anyway.
+    is_large = options.has_tiers or (most_bytes is not None and _bytes_of(table) > most_bytes)
+    if can_be_read and is_large:
+        # In that folder, because its disk is meant for files of this size.
         local = folder if os.path.isdir(folder) else None
         with tempfile.TemporaryDirectory(dir=local) as saved:
             yield _of_files(table, saved)
     else:
         yield _of_copy(table)
+
+
+def _bytes_of(table: Table) -> int:
+    return int(table.size()) * table.options.dim * table.options.value_dtype.size
 
 
 def _of_copy(table: Table) -> RowBlocks:
@@ -88,7 +94,10 @@ def _of_files(table: Table, folder: str) -> RowBlocks:
         rank=0,
         processes=1,
     )
-    row_file_ops.save_rows(table.resource_handle, place, buffer_bytes=_BUFFER_BYTES)
+    with table.save_turn:
+        row_file_ops.save_rows(
+            table.resource_handle, place, buffer_bytes=_BUFFER_BYTES, with_slots=False
+        )
     reader = RowReader(os.fspath(folder), _FILE_NAME)
 
     def read() -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
