@@ -70,6 +70,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             sizes, [len({(i, int(one)) for line in ids for i, one in enumerate(line)})] * 2
         )
+        self.assertEqual(own.get_layer("emb").count_params(), 4 * sizes[0])  # weights of rows
 
     @parameterized.parameters(*KEY_TYPES)
     def test_a_sequential_without_an_input_keeps_large_ids_apart(self, key_type):
