@@ -143,8 +143,9 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
     if not all_rows:
         raise ValueError(
             f"The rows of {owner!r} are not in the value: assign what `get_weights` gave, or a "
-            "copy or pickle of it; NumPy's functions leave the rows behind. Received: "
-            f"{type(value).__name__}"
+            "copy or pickle of it; NumPy's functions leave the rows behind. Rows that you compute, "
+            "as in a soft update of a target network, are written by `upsert` of a "
+            f"tf_embed.Variable. Received: {type(value).__name__}"
         )
     if len(all_rows) != len(tables):
         raise ValueError(
