@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -215,6 +215,18 @@ class DynamicEmbedding(TableLayer):
     def output_dim(self) -> int:
         """Number of weights in a row, under the name that keras.layers.Embedding uses."""
         return self.dim
+
+    @property
+    def embeddings(self) -> NoReturn:
+        """Not there, because a table has no matrix of all rows.
+
+        Raises:
+            AttributeError: Always. The message says how to get rows.
+        """
+        raise AttributeError(
+            f"{self.name!r} has no `embeddings`, a matrix of all rows: look rows up by "
+            "`layer(ids)`, or export all ids and rows by `layer.variable.export()`."
+        )
 
     def call(self, ids: Any, weights: Any = None, training: bool | None = None) -> Any:
         """Looks up ids.

@@ -127,7 +127,7 @@ def initializer_of(
             None: they are scaled for a single row.
 
     Raises:
-        ValueError: If both are given, or Keras has no such initializer.
+        ValueError: If both are given, Keras has no such initializer, or it is a matrix of rows.
     """
     if embeddings_initializer is not None:
         if not (isinstance(initializer, str) and initializer == "uniform"):
@@ -137,6 +137,12 @@ def initializer_of(
                 f"embeddings_initializer={validation.shown(embeddings_initializer)}"
             )
         initializer = embeddings_initializer
+    if isinstance(initializer, keras.initializers.Constant) and np.ndim(initializer.value) > 1:
+        raise ValueError(
+            "`initializer` must make the row of any id, and not a matrix: give the rows of the ids "
+            "0, 1, 2, ... by `weights=`. Received: a Constant of shape "
+            f"{np.shape(initializer.value)}"
+        )
     return initializer if input_dim is None else for_rows(initializer, input_dim, dim)
 
 
@@ -262,5 +268,5 @@ def check_set_weights(weights: Any, variables: Sequence[Any], name: str) -> None
                 f"`weights` of {name!r} must be what `get_weights` gave: a matrix does not say "
                 "which ids its rows are of. For pretrained rows give `weights=` when you make the "
                 "layer, or call `layer.build()` and `layer.variable.upsert(ids, rows)`. Received: "
-                f"weights={validation.shown(weights)} of shape {tuple(one.shape)}"
+                f"an array of shape {tuple(one.shape)}"
             )

@@ -83,6 +83,16 @@ class RowsArray(np.ndarray):
         # NumPy calls this for each new array. Views and results do not have the template's rows.
         self._rows = ()
 
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return super().__getitem__(index)
+        except IndexError as error:
+            names = ", ".join(repr(one.name) for one in self._rows)
+            raise IndexError(
+                f"The rows of {names} have no index: look them up by `lookup(ids)` of a "
+                f"tf_embed.Variable, such as `layer.variable`. {error}"
+            ) from error
+
     def copy(self, order: Any = "C") -> RowsArray:
         """A copy with the rows."""
         copied = super().copy(order)
