@@ -120,12 +120,12 @@ class DynamicEmbedding(TableLayer):
         embeddings_regularizer: None; or a Keras regularizer, its name, or a function of rows
             [n, dim]. Each call with `training=True` adds to `losses` its value for the n distinct
             rows that the call looks up. A row counts once, however often its id occurs, and padding
-            does not count. keras.layers.Embedding adds the value for its whole matrix, in
-            evaluation too. So the losses are equal if a call looks up all rows. Otherwise the rows
-            that a step does not look up are not pulled to 0, and `evaluate` reports the loss
-            without this part. With a tf.distribute strategy each replica adds the value for its own
-            ids, and the mean of the replicas counts. The layer then can't be called in loops, maps
-            and conditions.
+            does not count. A frozen layer adds nothing, as in Keras. keras.layers.Embedding adds
+            the value for its whole matrix, in evaluation too. So the losses are equal if a call
+            looks up all rows. Otherwise the rows that a step does not look up are not pulled to 0,
+            and `evaluate` reports the loss without this part. With a tf.distribute strategy each
+            replica adds the value for its own ids, and the mean of the replicas counts. The layer
+            then can't be called in loops, maps and conditions.
         mask_zero: Whether 0 is padding: True is another way to say `padding_id=0`. Unlike in
             keras.layers.Embedding, the output for 0 is zeros, and not a row.
         weights: None; or a matrix [n, dim] of pretrained rows, or a list with it. Its rows become
@@ -307,10 +307,10 @@ class DynamicEmbedding(TableLayer):
         """Writes the rows of the ids 0, 1, 2, ..., except for padding, which has no row."""
         ids = np.arange(len(matrix))
         if self.padding_id is not None:
-            ids = ids[ids != self.padding_id]
+            kept = ids != self.padding_id
+            ids, matrix = ids[kept], matrix[kept]
         with tf.init_scope():
-            keys = tf.cast(ids, self.key_dtype)
-            self._table_made().upsert(keys, matrix[ids], distinct=True)
+            self._table_made().upsert(tf.cast(ids, self.key_dtype), matrix, distinct=True)
 
     def set_weights(self, weights: Any) -> None:
         """Replaces the rows by those of another layer, or of this layer at another time.

@@ -22,7 +22,7 @@ from tf_embed.table.policies import MAX_ROWS
 _NO_ADAPTERS = (
     "is not supported: the layer has no dense matrix that a low-rank matrix is added to, or that "
     "is quantized. For smaller rows give value_dtype='bfloat16', or serve quantized rows by "
-    "tf_embed.static_export"
+    "tf_embed.export_static(..., quantize=)"
 )
 _UNSUPPORTED = {
     "embeddings_constraint": (
