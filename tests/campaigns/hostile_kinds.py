@@ -142,6 +142,23 @@ def _initializers() -> object:
 
 
 INITIALIZER = _initializers()
+REGULARIZER = kind(
+    {DEFAULT: "None"},
+    {
+        "class Initializer": lambda: keras.initializers.Initializer,
+        "divides by zero": lambda: lambda rows: 1 // 0,
+        "without rows": lambda: lambda: tf.zeros([]),
+        "gives None": lambda: lambda rows: None,
+    },
+    {
+        "a function says what it gives when it is called": "function, class Initializer, "
+        "divides by zero, without rows, gives None"
+    },
+)
+MATRIX = kind(
+    {DEFAULT: "None"},
+    {"[[1, 2, 3]]": lambda: [[1.0, 2.0, 3.0]], "[['x', 'y']]": lambda: [["x", "y"]]},
+)
 POLICY = kind(
     {DEFAULT: "None"},
     {

@@ -8,6 +8,7 @@ from typing import Any
 
 import hostile_kinds as k
 import keras
+import numpy as np
 import tensorflow as tf
 from hostile_call import Call
 
@@ -47,7 +48,7 @@ OF_EMBEDDING = {
 
 def _use_layer(layer: Any) -> None:
     ids = tf.constant([["a"]]) if layer.key_dtype == "string" else tf.constant([[1]])
-    layer(ids)
+    layer(ids, training=True)
     layer.get_config()
 
 
@@ -125,14 +126,36 @@ LAYER_CALLS: dict[str, Call] = {
             "output_dim": k.POSITIVE_INT.optional(),  # refused together with `dim`
             "combiner": k.COMBINER.optional(),
             "init_size": k.NOT_NEGATIVE,
+            # As in keras.layers.Embedding: a vocabulary of 2, and the dim.
+            "key_dtype": k.KEY_DTYPE.taking("the second of two sizes", "3, enum of a dtype"),
+            "input_dim": k.POSITIVE_INT.optional(),
+            "embeddings_initializer": k.INITIALIZER.optional(),
+            "embeddings_regularizer": k.REGULARIZER,
+            "mask_zero": k.FLAG,
+            "weights": k.MATRIX,
         },
         _use_layer,
+        says=("initializer", "output_dim"),
     ),
     "layers.DynamicEmbedding [output_dim]": Call(
         lambda: te.layers.DynamicEmbedding,
         lambda: {"output_dim": 2, "name": "hostile_layer"},
         {"output_dim": k.POSITIVE_INT},
         _use_layer,
+    ),
+    "layers.DynamicEmbedding.set_weights": Call(
+        lambda: _layer(te.layers.DynamicEmbedding).set_weights,
+        lambda: {"weights": _layer(te.layers.DynamicEmbedding).get_weights()},
+        {
+            "weights": k.kind(
+                {},
+                {
+                    "[matrix]": lambda: [tf.ones([3, 2])],
+                    "[array of no rows]": lambda: [np.zeros([0, 2], np.float32)],
+                },
+            )
+        },
+        says=("value", "set_weights(weights)"),
     ),
     "layers.DynamicEmbedding()": Call(
         lambda: _layer(te.layers.DynamicEmbedding, combiner="sum"),

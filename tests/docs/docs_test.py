@@ -7,6 +7,7 @@ Each page with code has a line in PAGES.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import operator
 import os
 import re
@@ -119,6 +120,25 @@ def tiers(page: Page) -> None:
     assert report in page.printed
 
 
+def from_keras(page: Page) -> None:
+    """The table has all arguments of keras.layers.Embedding, and its code runs."""
+    page.run()
+    rows = rows_of(page.text)
+    matrix = np.ones([1000, 16])
+    for row in rows:
+        if row.ours == "not there":
+            for name in code_in(row.theirs):
+                with pytest.raises(ValueError, match=f"`{name}` is not supported"):
+                    DynamicEmbedding(2, **{name: 4})
+        else:
+            (code,) = code_in(row.ours)
+            execute(code, page.name, {"DynamicEmbedding": DynamicEmbedding, "matrix": matrix})
+            assert all(name in code or "_dim" in name for name in code_in(row.theirs))
+    arguments = {name for row in rows for name in code_in(row.theirs)}
+    theirs = set(inspect.signature(keras.layers.Embedding.__init__).parameters)
+    assert arguments >= theirs - {"self", "kwargs"}
+
+
 def troubleshooting(page: Page) -> None:
     """In each section, the first block raises the section's heading, and the second block works."""
     page.run(1)
@@ -138,6 +158,7 @@ PAGES: dict[str, tuple[int, Callable[[Page], None]]] = {
     "guides/control_flow.md": (1, Page.run),
     "guides/custom_loops.md": (4, Page.run),
     "guides/eviction.md": (4, Page.run),
+    "guides/from_keras_embedding.md": (9, from_keras),
     "guides/gpu.md": (4, gpu),
     "guides/redis.md": (3, redis),
     "guides/saving_and_serving.md": (5, Page.run),

@@ -4,25 +4,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
+import numpy as np
+import tensorflow as tf
 from typing_extensions import override
 
 from tf_embed import validation
+from tf_embed.layers import keras_arguments
 from tf_embed.layers.earlier_configs import with_present_arguments
 from tf_embed.layers.pooling import Embedder, check_axes
 from tf_embed.layers.step_outputs import given_in_step
-from tf_embed.layers.table_layer import TableLayer
+from tf_embed.layers.table_layer import TableLayer, serialized
+from tf_embed.ops import pooling_ops
+from tf_embed.ops.function_graphs import innermost_graph
 from tf_embed.sharded.worker_sharding import WorkerSharding
+from tf_embed.table.lookups import Lookup
 from tf_embed.table.policies import TablePolicy
 from tf_embed.table.sharding import PartitionFn
 from tf_embed.table.storage import Storage
+from tf_embed.variable.lookup import gradient_token
 
 
 @keras.saving.register_keras_serializable(package="tf_embed")
 class DynamicEmbedding(TableLayer):
     """Turns integers of any size into dense vectors, without a vocabulary.
+
+    The layer also takes the arguments of keras.layers.Embedding, so `DynamicEmbedding(1000, 16)` is
+    the layer that `Embedding(1000, 16)` is, except that ids may be any integers.
 
     The layer owns a table that grows as you train: an id gets its row with the first gradient that
     reaches it. Until then a lookup returns its initial row and stores nothing, so evaluation and
@@ -101,13 +111,35 @@ class DynamicEmbedding(TableLayer):
             tf.distribute.MultiWorkerMirroredStrategy; see `tf_embed.Variable`.
         output_dim: The name of `dim` in keras.layers.Embedding. Give either `dim` or `output_dim`.
             Default: None, `dim` is given.
+        input_dim: The expected number of ids, as in keras.layers.Embedding; None if it is unknown.
+            It is no bound: any integer stays an id, and further ids get rows. It reserves rows, as
+            `init_size` does, and Glorot, He and LeCun initializers are scaled for the shape
+            (input_dim, output_dim). May be the first argument, if `output_dim` is the second; give
+            all others by name then.
+        embeddings_initializer: Another name of `initializer`. Give either. Default: None.
+        embeddings_regularizer: None; or a Keras regularizer, its name, or a function of rows
+            [n, dim]. Each call with `training=True` adds to `losses` its value for the n distinct
+            rows that the call looks up. A row counts once, however often its id occurs, and padding
+            does not count. A frozen layer adds nothing, as in Keras. keras.layers.Embedding adds
+            the value for its whole matrix, in evaluation too. So the losses are equal if a call
+            looks up all rows. Otherwise the rows that a step does not look up are not pulled to 0,
+            and `evaluate` reports the loss without this part. With a tf.distribute strategy each
+            replica adds the value for its own ids, and the mean of the replicas counts. The layer
+            then can't be called in loops, maps and conditions.
+        mask_zero: Whether 0 is padding: True is another way to say `padding_id=0`. Unlike in
+            keras.layers.Embedding, the output for 0 is zeros, and not a row.
+        weights: None; or a matrix [n, dim] of pretrained rows, or a list with it. Its rows become
+            those of the ids 0 to n - 1. If `input_dim` is given, it must be n. For other ids use
+            `layer.variable.upsert(ids, rows)`. A config does not hold them.
         name: Name of the layer and of its table.
-        **kwargs: `trainable` and `dtype` of keras.layers.Layer.
+        **kwargs: `trainable`, `dtype` and `activity_regularizer` of keras.layers.Layer.
 
     Raises:
         TypeError: If an argument has a wrong type.
-        ValueError: If an argument is out of range, the optimizer can't train tables, or not exactly
-            one of `dim` and `output_dim` is given.
+        ValueError: If an argument is out of range, the optimizer can't train tables, not exactly
+            one of `dim` and `output_dim` is given, or an argument of keras.layers.Embedding is
+            given that has no meaning for a table: `embeddings_constraint`, `lora_rank`,
+            `lora_alpha` or `quantization_config`.
 
     Example:
         >>> import tensorflow as tf, tf_embed
@@ -117,8 +149,11 @@ class DynamicEmbedding(TableLayer):
         >>> pooled = tf_embed.layers.DynamicEmbedding(2, initializer="ones", combiner="sum")
         >>> pooled(tf.ragged.constant([[1, 2, 3], []], dtype=tf.int64)).numpy().tolist()
         [[3.0, 3.0], [0.0, 0.0]]
-        >>> tf_embed.layers.DynamicEmbedding(output_dim=8, name="items")
+        >>> tf_embed.layers.DynamicEmbedding(1000, 8, mask_zero=True, name="items")
         <DynamicEmbedding name='items', dim=8, key_dtype=int64, value_dtype=float32, not built>
+        >>> pretrained = tf_embed.layers.DynamicEmbedding(output_dim=2, weights=[[1, 2], [3, 4]])
+        >>> pretrained(tf.constant([1])).numpy().tolist()
+        [[3.0, 4.0]]
     """
 
     def __init__(
@@ -140,19 +175,28 @@ class DynamicEmbedding(TableLayer):
         storage: Storage | dict[str, Any] | None = None,
         distribution: WorkerSharding | dict[str, Any] | str | None = None,
         output_dim: int | None = None,
+        input_dim: int | None = None,
+        embeddings_initializer: Any = None,
+        embeddings_regularizer: Any = None,
+        mask_zero: bool = False,
+        weights: Any = None,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
+        kwargs = keras_arguments.supported(kwargs)
+        dim, key_dtype, input_dim = keras_arguments.sizes(
+            dim, key_dtype, value_dtype, output_dim, input_dim
+        )
         super().__init__(
-            _one_dim(dim, output_dim),
+            dim,
             key_dtype,
             value_dtype,
-            initializer,
+            keras_arguments.initializer_of(initializer, embeddings_initializer, input_dim, dim),
             optimizer=optimizer,
-            padding_id=padding_id,
+            padding_id=keras_arguments.padding_id_of(padding_id, mask_zero, key_dtype),
             devices=devices,
             partitioner=partitioner,
-            init_size=init_size,
+            init_size=keras_arguments.init_size_of(init_size, input_dim),
             unknown_value=unknown_value,
             unknown_in_training=unknown_in_training,
             policy=policy,
@@ -162,13 +206,28 @@ class DynamicEmbedding(TableLayer):
             **kwargs,
         )
         self.combiner = validation.one_of(combiner, validation.COMBINERS, "combiner", or_none=True)
+        self.embeddings_regularizer = keras_arguments.regularizer_of(embeddings_regularizer)
+        matrix = keras_arguments.matrix_of(weights, self.key_dtype, input_dim, dim)
+        if matrix is not None:
+            self._put_matrix(matrix)
 
     @property
     def output_dim(self) -> int:
         """Number of weights in a row, under the name that keras.layers.Embedding uses."""
         return self.dim
 
-    @given_in_step
+    @property
+    def embeddings(self) -> NoReturn:
+        """Not there, because a table has no matrix of all rows.
+
+        Raises:
+            AttributeError: Always. The message says how to get rows.
+        """
+        raise AttributeError(
+            f"{self.name!r} has no `embeddings`, a matrix of all rows: look rows up by "
+            "`layer(ids)`, or export all ids and rows by `layer.variable.export()`."
+        )
+
     def call(self, ids: Any, weights: Any = None, training: bool | None = None) -> Any:
         """Looks up ids.
 
@@ -193,6 +252,14 @@ class DynamicEmbedding(TableLayer):
                 graph has changed it.
         """
         is_training = validation.is_training(training)
+        outputs = self._outputs(ids, weights, is_training)
+        if self.embeddings_regularizer is not None and is_training and self.trainable:
+            self.add_loss(self._penalty(ids))
+        return outputs
+
+    @given_in_step
+    def _outputs(self, ids: Any, weights: Any, is_training: bool) -> Any:
+        """Returns the result of `call`."""
         embedder = Embedder(
             rows=lambda keys: self._rows(keys, is_training),
             pooled=lambda keys, bags, weights: self._pooled(
@@ -203,6 +270,71 @@ class DynamicEmbedding(TableLayer):
             name=self.name,
         )
         return self._as_outputs(embedder(self._keys(ids), weights))
+
+    @given_in_step
+    def _penalty(self, ids: Any) -> tf.Tensor:
+        """Returns the regularizer's value for the distinct rows of ids in a training step."""
+        if tf.compat.v1.get_default_graph() is not innermost_graph():
+            raise ValueError(
+                f"`embeddings_regularizer` of {self.name!r} must be None in a loop or a condition, "
+                "whose losses Keras can't collect: regularize the rows that it returns."
+            )
+        keys = self._keys(ids)
+        if isinstance(keys, tf.SparseTensor):
+            keys = keys.values
+        elif isinstance(keys, tf.RaggedTensor):
+            keys = keys.flat_values
+        keys = tf.reshape(keys, [-1])
+        if self.padding_id is not None:
+            keys = tf.boolean_mask(keys, tf.logical_not(self._is_padding(keys)))
+        variable = self.variable
+        # The lookup of the outputs has counted the use of the rows, so this one does not.
+        lookup = Lookup(
+            variable.table,
+            tf.unique(keys)[0],
+            training=False,
+            token=gradient_token(variable),
+            defaults=self._defaults(training=True),
+        )
+        rows = variable.table.look_up(lookup)
+        # Sums of half precision would overflow.
+        rows = tf.cast(rows, pooling_ops.compute_dtype(variable.value_dtype))
+        function, argument = self.embeddings_regularizer, "embeddings_regularizer"
+        penalty = validation.call_of(function, argument, self.name, rows)
+        return validation.as_tensor(penalty, f"{argument}(rows)", self.name)
+
+    def _put_matrix(self, matrix: np.ndarray) -> None:
+        """Writes the rows of the ids 0, 1, 2, ..., except for padding, which has no row."""
+        ids = np.arange(len(matrix))
+        if self.padding_id is not None:
+            kept = ids != self.padding_id
+            ids, matrix = ids[kept], matrix[kept]
+        with tf.init_scope():
+            self._table_made().upsert(tf.cast(ids, self.key_dtype), matrix, distinct=True)
+
+    def set_weights(self, weights: Any) -> None:
+        """Replaces the rows by those of another layer, or of this layer at another time.
+
+        Args:
+            weights: What `get_weights` gave, or copies or pickles of it.
+
+        Raises:
+            TypeError: If it is not a list of arrays.
+            ValueError: If it is a matrix, or has rows of another dim or dtype, or the layer is not
+                built.
+
+        Example:
+            >>> import tf_embed
+            >>> layer = tf_embed.layers.DynamicEmbedding(2, weights=[[1, 2], [3, 4]])
+            >>> layer.build()
+            >>> before = layer.get_weights()
+            >>> layer.variable.upsert([0], [[5.0, 6.0]])
+            >>> layer.set_weights(before)
+            >>> layer.variable.lookup([0]).numpy().tolist()
+            [[1.0, 2.0]]
+        """
+        keras_arguments.check_set_weights(weights, self.weights, self.name)
+        super().set_weights(weights)
 
     def compute_mask(self, ids: Any, previous_mask: Any = None) -> Any:
         """Returns the mask of ids that are not padding, or None with a combiner."""
@@ -222,26 +354,13 @@ class DynamicEmbedding(TableLayer):
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments. A random initializer has its seed, so a copy has the same rows."""
-        return {**super().get_config(), "combiner": self.combiner}
+        return {
+            **super().get_config(),
+            "combiner": self.combiner,
+            "embeddings_regularizer": serialized(self.embeddings_regularizer),
+        }
 
     @classmethod
     @override
     def from_config(cls, config: dict[str, Any]) -> DynamicEmbedding:
         return super().from_config(with_present_arguments(config))
-
-
-def _one_dim(dim: int | None, output_dim: int | None) -> int:
-    """Returns the number of weights in a row, from whichever of the two names is given.
-
-    Raises:
-        TypeError: If the given argument is not an int.
-        ValueError: If both or neither are given, or the number is out of range.
-    """
-    if (dim is None) == (output_dim is None):
-        raise ValueError(
-            "`dim` must be given, or `output_dim` in its place, and not both. Received: "
-            f"dim={validation.shown(dim)}, output_dim={validation.shown(output_dim)}"
-        )
-    if output_dim is not None:
-        return validation.int_in(output_dim, "output_dim", most=validation.MAX_DIM)
-    return validation.int_in(dim, "dim", most=validation.MAX_DIM)

@@ -109,7 +109,7 @@ def are_for_xla() -> bool:
 
 
 def given_in_step(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates the `call` of a layer with tables, whose output a step may give."""
+    """Decorates `call` of a layer with tables, or a method of it, whose output a step may give."""
 
     @functools.wraps(call)
     def call_or_given(self: Any, *args: Any, **kwargs: Any) -> Any:

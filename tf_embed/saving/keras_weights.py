@@ -83,6 +83,16 @@ class RowsArray(np.ndarray):
         # NumPy calls this for each new array. Views and results do not have the template's rows.
         self._rows = ()
 
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return super().__getitem__(index)
+        except IndexError as error:
+            names = ", ".join(repr(one.name) for one in self._rows)
+            raise IndexError(
+                f"The rows of {names} have no index: look them up by `lookup(ids)` of a "
+                f"tf_embed.Variable, such as `layer.variable`. {error}"
+            ) from error
+
     def copy(self, order: Any = "C") -> RowsArray:
         """A copy with the rows."""
         copied = super().copy(order)
@@ -143,8 +153,9 @@ def set_weights(value: Any, *tables: Table, owner: str | None = None) -> None:
     if not all_rows:
         raise ValueError(
             f"The rows of {owner!r} are not in the value: assign what `get_weights` gave, or a "
-            "copy or pickle of it; NumPy's functions leave the rows behind. Received: "
-            f"{type(value).__name__}"
+            "copy or pickle of it; NumPy's functions leave the rows behind. Rows that you compute, "
+            "as in a soft update of a target network, are written by `upsert` of a "
+            f"tf_embed.Variable. Received: {type(value).__name__}"
         )
     if len(all_rows) != len(tables):
         raise ValueError(

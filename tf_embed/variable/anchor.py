@@ -270,8 +270,8 @@ class Anchor(keras.Variable):
         if isinstance(value, tf.IndexedSlices):
             self._train(value)
             return value
-        # A plain tensor here is a gradient that was densified; `slices_of` raises the error.
-        if isinstance(value, tf.Tensor):
+        # A plain tensor from an optimizer is a gradient that was densified; `slices_of` raises.
+        if isinstance(value, tf.Tensor) and callers.optimizers():
             self.slices_of(value)
         # The rows of another anchor are in its `numpy`; its value has none.
         self._put_rows(value.numpy() if isinstance(value, Anchor) else value)

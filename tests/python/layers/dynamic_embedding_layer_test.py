@@ -43,6 +43,11 @@ class MakingTest(tf.test.TestCase, parameterized.TestCase):
                 "storage": None,
                 "distribution": None,
                 "output_dim": None,
+                "input_dim": None,
+                "embeddings_initializer": None,
+                "embeddings_regularizer": None,
+                "mask_zero": False,
+                "weights": None,
                 "name": None,
             },
         )
