@@ -7,6 +7,7 @@ Each page with code has a line in PAGES.
 from __future__ import annotations
 
 import contextlib
+import io
 import operator
 import os
 import re
@@ -70,6 +71,19 @@ def snapshots(page: Page) -> None:
     assert "[('tuesday', None), ('wednesday', 'tuesday')]" in page.printed
     left = os.listdir(page.folder / "nvme" / "snapshots")
     assert sorted(left) == ["snapshot-000001", "tuesday", "wednesday"]
+
+
+def inspect(page: Page) -> None:
+    """The page has the output of its calls. Reports differ in dates only."""
+    page.run()
+    report, of_calls = (block.lstrip("\n") for block in blocks_of(page.text, "text"))
+    assert page.printed.startswith(of_calls)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        page.names["main"]([f"{page.folder}/snapshots/tuesday"])
+    dates = r"\d{4}-\d\d-\d\d \S+ UTC( \(.* ago\))?"
+    same = [re.sub(dates, "", text) for text in (report, printed.getvalue())]
+    assert same[0].replace("/mnt", str(page.folder)) == same[1]
 
 
 def static_export(page: Page) -> None:
@@ -139,6 +153,7 @@ PAGES: dict[str, tuple[int, Callable[[Page], None]]] = {
     "guides/custom_loops.md": (4, Page.run),
     "guides/eviction.md": (4, Page.run),
     "guides/gpu.md": (4, gpu),
+    "guides/inspect.md": (2, inspect),
     "guides/redis.md": (3, redis),
     "guides/saving_and_serving.md": (5, Page.run),
     "guides/serving.md": (3, serving),

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -51,11 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InspectError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except MemoryError:
+    except MemoryError:  # of the rows that are compared or drawn
         print(f"error: '{options.path}' needs more memory than there is.", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # of `head`
-        sys.stderr.close()
         return 1
 
 
@@ -131,5 +131,22 @@ def _draw(save: Save, png: str | None) -> None:
         write_png(png, all_found)
 
 
+def _run_as_program() -> int:
+    """Runs the command line of this process."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not have the bars
+    try:
+        code = main()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has enough, such as `head`. Python flushes once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT  # the status that shells give
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run_as_program())

@@ -25,7 +25,7 @@ from tf_embed.inspect.saves import (
     reading,
     time_of,
 )
-from tf_embed.saving import keras_files
+from tf_embed.saving import guarded_files, keras_files
 from tf_embed.saving.row_streams import Block, statistics_of
 from tf_embed.table.policies import STATISTICS
 from tf_embed.table.table_meta import TableMeta
@@ -113,6 +113,7 @@ class _Part(io.RawIOBase):
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[h5py.File]:
     """Opens the weights of a Keras file."""
+    guarded_files.check_regular(path)
     with contextlib.ExitStack() as stack:
         if not zipfile.is_zipfile(path):
             yield stack.enter_context(h5py.File(path, "r"))
@@ -264,6 +265,8 @@ class _Tensors:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        for file in _files_of(prefix):
+            guarded_files.check_regular(file)
         self._reader = tf.train.load_checkpoint(prefix)
         self.shapes: dict[str, list[int]] = self._reader.get_variable_to_shape_map()
         self.dtypes: dict[str, tf.DType] = self._reader.get_variable_to_dtype_map()

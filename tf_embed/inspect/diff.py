@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_embed.inspect.saves import InspectError, Save, SavedTable
 
 PART_BYTES = 2**27  # of rows that are in memory at once
+_STRING_BYTES = 64  # of a string in memory, about
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -68,9 +69,8 @@ def difference(old: SavedTable, new: SavedTable) -> Difference:
 
     Reads both tables once for each part of the keys, so that the rows in memory are bounded.
     """
-    # Rows of a chain are fewer than the rows of its newest save and the base, which is unknown.
-    count = old.num_rows() if old.num_rows else old.rows
-    parts = max(1, -(-count * old.row_bytes // PART_BYTES))
+    size = tf.as_dtype(old.value_dtype).size or _STRING_BYTES
+    parts = max(1, -(-old.count_rows() * (8 + old.dim * size) // PART_BYTES))
     found = Difference()
     for part in range(parts):
         _compare_part(old, new, part, parts, found)
@@ -151,7 +151,7 @@ def _parts_of_keys(keys: np.ndarray, parts: int) -> np.ndarray:
 def difference_text(old: SavedTable, found: Difference) -> str:
     """Describes a difference."""
     lines = [
-        f"{old.name}: {found.added:,} rows added, {found.removed:,} removed, {found.changed:,} "
+        f"{old.name}: {found.added:,} added, {found.removed:,} removed, {found.changed:,} "
         f"changed, {found.same:,} the same"
     ]
     if found.largest is not None:

@@ -41,7 +41,7 @@ def export(table: SavedTable, path: str) -> int:
     except OSError as error:
         raise InspectError(f"'{path}' can't be written: {error.strerror or error}") from error
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # renamed, or never made
             os.unlink(aside)
     return count
 
@@ -87,12 +87,9 @@ def _statistic(block: Block, name: str) -> np.ndarray:
 
 def _as_text(cells: np.ndarray) -> np.ndarray:
     if cells.dtype == object:
-        text = np.empty(cells.shape, object)
-        text.flat = [
-            one.decode("utf-8", "backslashreplace") if isinstance(one, bytes) else one
-            for one in cells.flat
-        ]
-        return text
+        text = np.empty(cells.size, object)
+        text[:] = [one.decode("utf-8", "backslashreplace") for one in cells.flat]
+        return text.reshape(cells.shape)
     return cells.astype(str).astype(object)
 
 
@@ -101,7 +98,7 @@ def _write_npz(table: SavedTable, path: str) -> int:
         raise InspectError(
             f"`--to` must be .csv or .parquet for {table.name!r}, which has strings. Received: .npz"
         )
-    count = table.num_rows() if table.num_rows is not None else table.rows
+    count = table.count_rows()
     parts: dict[str, Callable[[Block], np.ndarray]] = {
         "keys": lambda block: block.keys,
         "weights": lambda block: block.weights,

@@ -141,9 +141,9 @@ def write_png(path: str, all_found: Mapping[str, Mapping[str, Histogram]]) -> No
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise InspectError("`--png` needs matplotlib: install it by `pip install matplotlib`.") from (
-            error
-        )
+        raise InspectError(
+            "`--png` needs matplotlib: install it by `pip install matplotlib`."
+        ) from (error)
     parts = [
         (table, name, histogram)
         for table, found in all_found.items()

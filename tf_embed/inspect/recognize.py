@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -12,7 +13,7 @@ from tf_embed.inspect import array_saves, row_saves
 from tf_embed.inspect.saves import InspectError, Member, Save, folder_size, reading, time_of
 from tf_embed.saving import guarded_files
 from tf_embed.serving import publication
-from tf_embed.snapshots import manifest
+from tf_embed.snapshots import files, manifest
 from tf_embed.variable.row_files import names_of_saves
 
 _KINDS = (
@@ -53,6 +54,7 @@ def _of_file(path: str) -> Save:
         return array_saves.saved_model(folder or ".")
     if name.endswith(".weights.json"):
         raise InspectError(f"'{path}' lists files of weights: name one of its .weights.h5 files.")
+    guarded_files.check_regular(path)
     with tf.io.gfile.GFile(path, "rb") as file:
         start = file.read(len(_HDF5))
     if name.endswith((".keras", ".h5")) or start == _HDF5 or start.startswith(_ZIP):
@@ -70,6 +72,8 @@ def _of_folder(path: str) -> Save:
         return array_saves.saved_model(path)
     if array_saves.MEMBER in names:
         return array_saves.keras_file(path)
+    if files.is_left_over(path):
+        raise InspectError(f"'{path}' is no whole snapshot: it has rows, and no {manifest.FILE}.")
     if names_of_saves(names):
         return row_saves.row_files(path)
     if publication.versions_in(path):
@@ -83,7 +87,7 @@ def _of_folder(path: str) -> Save:
     raise InspectError(f"'{path}' holds nothing that tf_embed writes. It must be {_KINDS}.")
 
 
-def _checkpoint_in(path: str, names: list[str]) -> str | None:
+def _checkpoint_in(path: str, names: Sequence[str]) -> str | None:
     """The newest checkpoint in a folder, or its only one."""
     if "checkpoint" in names:
         guarded_files.read(os.path.join(path, "checkpoint"), 2**20)
@@ -97,7 +101,7 @@ def _checkpoint_in(path: str, names: list[str]) -> str | None:
     return os.path.join(path, found[0]) if found else None
 
 
-def _storage(path: str, names: list[str]) -> Save | None:
+def _storage(path: str, names: Sequence[str]) -> Save | None:
     """The working files of tables with a `Storage`."""
     places = [path, *(os.path.join(path, name) for name in names)]
     found = [one for one in places if any(map(_SEGMENT.fullmatch, manifest.names_in(one)))]

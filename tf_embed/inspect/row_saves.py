@@ -20,6 +20,10 @@ from tf_embed.table.policies import STATISTICS
 from tf_embed.table.table_meta import TableMeta
 from tf_embed.variable.row_files import names_of_saves
 
+_OF_CHANGES = (
+    "The table below counts the rows that changed. Options show the rows of the whole chain."
+)
+
 
 def row_files(folder: str) -> Save:
     """The saves of `save_rows` in a folder."""
@@ -52,11 +56,7 @@ def snapshot(folder: str) -> Save:
         ),
         members=tuple(map(_member, chain)),
         members_are="chain",
-        notes=(
-            ("Rows below are those that changed; other options see the whole chain.",)
-            if is_changes
-            else ()
-        ),
+        notes=(_OF_CHANGES,) if is_changes else (),
         checks=tuple(_check_of_rows(folder, part.file_name) for part in info.tables),
     )
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_embed.inspect.saves import InspectError, SavedTable
 from tf_embed.inspect.report import date_text
+from tf_embed.inspect.saves import InspectError, SavedTable
 from tf_embed.saving.row_streams import Block
 
 _MOST_SHOWN = 16  # weights in a line
@@ -23,20 +23,18 @@ def parsed_keys(table: SavedTable, words: Sequence[str]) -> np.ndarray:
         InspectError: If a word is no such key.
     """
     if table.key_dtype == "string":
-        keys = np.empty(len(words), object)
-        keys[:] = [word.encode("utf-8", "surrogateescape") for word in words]
-        return keys
-    dtype = tf.as_dtype(table.key_dtype)
-    keys = []
+        strings = np.empty(len(words), object)
+        strings[:] = [word.encode("utf-8", "surrogateescape") for word in words]
+        return strings
+    dtype, keys = tf.as_dtype(table.key_dtype), []
     for word in words:
         try:
             number = int(word)
-        except ValueError:
+        except ValueError:  # refused below, as a number that is too large
             number = None
         if number is None or not dtype.min <= number <= dtype.max:
             raise InspectError(
-                f"`--rows` must be keys of {table.name!r}, which are {dtype.name}. Received: "
-                f"{word}"
+                f"`--rows` must be keys of {table.name!r}, which are {dtype.name}. Received: {word}"
             )
         keys.append(number)
     return np.array(keys, dtype.as_numpy_dtype)

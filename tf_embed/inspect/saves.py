@@ -53,12 +53,9 @@ class SavedTable:
     read: Callable[[], Iterator[Block]]
     num_rows: Callable[[], int] | None = None
 
-    @property
-    def row_bytes(self) -> int:
-        """Approximate size of a row in memory."""
-        dtype = tf.as_dtype(self.value_dtype)
-        slot_size = 8 if dtype == tf.float64 else 4
-        return 8 + self.dim * (dtype.size or 32) + self.slots * slot_size + 8 * len(self.statistics)
+    def count_rows(self) -> int:
+        """The number of rows that `read` yields."""
+        return self.rows if self.num_rows is None else self.num_rows()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from tf_embed.ops import row_file_ops
-from tf_embed.saving import row_streams
 from tf_embed.saving.row_streams import RowReader
 from tf_embed.table.table import Table
 
@@ -43,20 +42,13 @@ def blocks_of(table: Table, folder: str) -> Iterator[RowBlocks]:
     """Yields the rows of a table, which are valid within the block.
 
     A table with rows in lower tiers may not fit in memory, so it is saved to files first. A table
-    in memory is copied in memory. So is a table in tiers with string keys or integer weights,
-    because their files can't be read without a table.
+    in memory is copied in memory.
 
     Args:
         table: The table.
         folder: A folder for such files. If it is not on this machine, a temporary folder is used.
     """
-    options = table.options
-    has_files = (
-        options.has_tiers
-        and options.key_dtype in row_streams.KEY_DTYPES
-        and options.value_dtype in row_streams.VALUE_DTYPES
-    )
-    if has_files:
+    if table.options.has_tiers:
         # Next to the export, whose disk must have room for the rows anyway.
         local = folder if os.path.isdir(folder) else None
         with tempfile.TemporaryDirectory(dir=local) as saved:
@@ -89,7 +81,7 @@ def _of_files(table: Table, folder: str) -> RowBlocks:
         processes=1,
     )
     row_file_ops.save_rows(table.resource_handle, place, buffer_bytes=_BUFFER_BYTES)
-    reader = RowReader(os.fspath(folder), _FILE_NAME)
+    reader = RowReader(os.fspath(folder), _FILE_NAME, of_any_type=True)
 
     def read() -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         with tf.device("/CPU:0"):

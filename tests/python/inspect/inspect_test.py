@@ -174,16 +174,16 @@ class InspectTest(parameterized.TestCase):
         changed = np.abs(7.0 - self.saved.rows[5].astype(np.float64)).max()
         self.assertEqual(
             printed,
-            f"items: 1 rows added, 1 removed, 1 changed, {KEYS - 2} the same\n"
+            f"items: 1 added, 1 removed, 1 changed, {KEYS - 2} the same\n"
             f"  largest change of a weight: {changed:g}, in the row of 5\n",
         )
 
-    @parameterized.parameters("model.keras", "checkpoints", "static", "published/publication-0000000001")
+    @parameterized.parameters(
+        "model.keras", "checkpoints", "static", "published/publication-0000000001"
+    )
     def test_saves_of_one_moment_do_not_differ(self, name):
         _, printed, _ = run(self.folder / "rows", "--diff", self.folder / name)
-        self.assertEqual(
-            printed, f"items: 0 rows added, 0 removed, 0 changed, {KEYS} the same\n"
-        )
+        self.assertEqual(printed, f"items: 0 added, 0 removed, 0 changed, {KEYS} the same\n")
 
     def test_histograms_count_each_row_once(self):
         (table,) = recognize.save_at(str(self.folder / "snapshots" / "tuesday")).tables
@@ -269,8 +269,16 @@ class InspectTest(parameterized.TestCase):
         self.assertIn(message, errors)
 
     @parameterized.product(
-        name=("rows", "snapshots/tuesday", "published/publication-0000000001", "model.keras",
-              "model.weights.h5", "checkpoints", "exported", "static"),
+        name=(
+            "rows",
+            "snapshots/tuesday",
+            "published/publication-0000000001",
+            "model.keras",
+            "model.weights.h5",
+            "checkpoints",
+            "exported",
+            "static",
+        ),
         seed=(0, 1, 2, 3),
     )
     def test_a_damaged_file_is_named_or_harmless(self, name, seed):
@@ -278,8 +286,8 @@ class InspectTest(parameterized.TestCase):
         asked = ("--rows", "5", "29", "--histogram")
         expected = run(self.folder / name, *asked)[1]
         path = self.copied(name)
-        files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-        file = draw.choice([one for one in files if one.stat().st_size])
+        files = [path] if path.is_file() else sorted(path.rglob("*"))
+        file = draw.choice([one for one in files if one.is_file() and one.stat().st_size])
         whole = bytearray(file.read_bytes())
         whole[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
         file.write_bytes(whole)
@@ -313,6 +321,24 @@ class InspectTest(parameterized.TestCase):
         self.assertIn(f"'{path}/monday/snapshot.json' is damaged", printed)
         self.assertEqual(run(path, "--verify")[0], 1)
 
+    @parameterized.parameters("x", "x.h5", "model.weights.h5", "x.index", "snapshot.json")
+    def test_a_pipe_is_refused(self, name):
+        folder = self.new_folder()
+        os.mkfifo(os.path.join(folder, name))
+        for path in (folder, os.path.join(folder, name)):
+            code, _, errors = run(path)
+            self.assertEqual(code, 1)
+            self.assertIn(folder, errors)
+
+    def test_a_damaged_name_of_an_array_does_not_hide_the_table(self):
+        path = self.copied("model.weights.h5")
+        for name in ("checksum", "kind"):
+            whole = (self.folder / "model.weights.h5").read_bytes()
+            path.write_bytes(whole.replace(name.encode() + b"\0", b"q" * len(name) + b"\0"))
+            code, _, errors = run(path, "--verify")
+            self.assertEqual(code, 1)
+            self.assertIn(str(path), errors)
+
     def test_strings_are_keys_and_weights(self):
         folder = self.new_folder()
         words = tf_embed.Variable(dim=2, key_dtype="string", value_dtype="string", name="words")
@@ -323,7 +349,7 @@ class InspectTest(parameterized.TestCase):
         later = self.new_folder()
         words.save_rows(later)
         code, printed, _ = run(folder, "--diff", later)
-        self.assertEqual(printed, "words: 0 rows added, 0 removed, 1 changed, 1 the same\n")
+        self.assertEqual(printed, "words: 0 added, 0 removed, 1 changed, 1 the same\n")
         code, _, errors = run(folder, "--to", os.path.join(folder, "x.npz"))
         self.assertEqual(code, 1)
         self.assertIn("has strings", errors)
