@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_embed.inspect.saves import InspectError, SavedTable, empty_block
+from tf_embed.inspect.saves import InspectError, SavedTable, empty_block, of_known_dtype
 from tf_embed.saving.row_streams import Block
 
 
@@ -46,17 +46,10 @@ def export(table: SavedTable, path: str) -> int:
     return count
 
 
-def _plain(block: Block) -> Block:
-    """A block whose weights have a dtype that every format knows; no weight changes."""
-    weights = block.weights
-    if weights.dtype != object and weights.dtype.name in ("bfloat16", "float16"):
-        weights = weights.astype(np.float32)
-    return block._replace(weights=weights)
-
-
 def _blocks(table: SavedTable) -> Iterator[Block]:
     """All blocks, of which the first has no rows but the dtypes of a table."""
-    return map(_plain, itertools.chain([empty_block(table)], table.read()))
+    for block in itertools.chain([empty_block(table)], table.read()):
+        yield block._replace(weights=of_known_dtype(block.weights))
 
 
 def _write_csv(table: SavedTable, path: str) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed.inspect.report import date_text
-from tf_embed.inspect.saves import InspectError, SavedTable
+from tf_embed.inspect.saves import InspectError, SavedTable, of_known_dtype
 from tf_embed.saving.row_streams import Block
 
 _MOST_SHOWN = 16  # weights in a line
@@ -71,9 +71,7 @@ def rows_text(table: SavedTable, words: Sequence[str]) -> str:
             continue
         row = found[key]
         lines.append(f"{table.name} {word}")
-        shown = [str(one) for one in row.weights[0].tolist()]
-        if row.weights.dtype != object:
-            shown = list(row.weights[0].astype(str))
+        shown = list(map(str, of_known_dtype(row.weights[0])))
         for begin in range(0, len(shown), _MOST_SHOWN):
             head = "weights" if begin == 0 else ""
             lines.append(f"  {head:<8}{' '.join(shown[begin : begin + _MOST_SHOWN])}")

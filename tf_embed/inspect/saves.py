@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -15,6 +16,8 @@ from tf_embed.ops import row_stream_ops
 from tf_embed.saving.row_streams import Block
 
 BLOCK_BYTES = 2**22  # of rows that are read at once, if the files have no blocks
+# What TensorFlow adds to the errors of eager ops.
+_OF_OPS = re.compile(r"^\{\{function_node .*?\}\} | \[Op:\w+\]( name: )?$")
 
 
 class InspectError(Exception):
@@ -119,6 +122,7 @@ def reading(path: str) -> Iterator[None]:
     # Readers of other libraries raise errors of any class for damaged files.
     except Exception as error:
         message = error.message if isinstance(error, tf.errors.OpError) else str(error)
+        message = _OF_OPS.sub("", message)
         message = " ".join((message or type(error).__name__).split())
         if isinstance(error, KeyError):
             message = f"{message} is missing"
@@ -159,6 +163,11 @@ def empty_block(table: SavedTable) -> Block:
         np.zeros([0, table.slots], slot_dtype.as_numpy_dtype),
         {name: np.zeros([0], np.int64) for name in table.statistics},
     )
+
+
+def of_known_dtype(weights: np.ndarray) -> np.ndarray:
+    """Weights in a dtype that everything knows: float32 for narrower floats. No weight changes."""
+    return weights.astype(np.float32) if weights.dtype.name in ("bfloat16", "float16") else weights
 
 
 def floats_of(weights: np.ndarray) -> np.ndarray:

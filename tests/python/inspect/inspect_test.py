@@ -13,8 +13,10 @@ import random
 import shutil
 import sys
 import tempfile
+import zipfile
 from unittest import mock
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from absl.testing import absltest, parameterized
 import tf_embed
 from tf_embed.inspect import diff, histogram, recognize, rows
 from tf_embed.inspect.__main__ import main
+from tf_embed.saving import keras_files
 from tf_embed.serving import Publisher
 
 pytestmark = pytest.mark.of_cpu("Files are the same whatever the device.")
@@ -353,6 +356,47 @@ class InspectTest(parameterized.TestCase):
         code, _, errors = run(folder, "--to", os.path.join(folder, "x.npz"))
         self.assertEqual(code, 1)
         self.assertIn("has strings", errors)
+
+    def test_tables_of_one_store_are_apart(self):
+        path = os.path.join(self.new_folder(), "two.weights.h5")
+        halves = tf_embed.Variable("uint64", "bfloat16", dim=2, name="halves")
+        halves.upsert(tf.constant([2**64 - 1], tf.uint64), tf.constant([[0.5, 3.0]], tf.bfloat16))
+        words = tf_embed.Variable("string", "float64", dim=1, name="words")
+        words.upsert(["long", "", "x"], [[1.0], [2.0], [1.5]])
+        arrays = {
+            **keras_files.arrays_of(halves.table, "table_0_"),
+            **keras_files.arrays_of(words.table, "table_1_"),
+        }
+        with h5py.File(path, "w") as file:
+            keras_files.write(file.create_group("bags/vars"), arrays)
+        for options, lines in (
+            (("bags/table_0", "--rows", str(2**64 - 1)), ["weights 0.5 3.0"]),
+            (("bags/table_1", "--rows", "", "x"), ["weights 2.0", "weights 1.5"]),
+        ):
+            code, printed, errors = run(path, "--table", *options)
+            self.assertEqual((code, errors), (0, ""))
+            self.assertEqual([line.strip() for line in printed.splitlines()[1::2]], lines)
+        code, _, errors = run(path, "--to", "x.csv")
+        self.assertEqual(code, 1)
+        self.assertIn("choose one by `--table`. Received: ['bags/table_0', 'bags/table_1']", errors)
+
+    def test_a_compressed_archive_is_read(self):
+        path = os.path.join(self.new_folder(), "model.keras")
+        with (
+            zipfile.ZipFile(self.folder / "model.keras") as stored,
+            zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
+            for name in stored.namelist():
+                archive.writestr(name, stored.read(name))
+        self.assertEqual(run(path, "--rows", "3"), run(self.folder / "model.keras", "--rows", "3"))
+
+    def test_a_shortened_name_is_told(self):
+        folder = self.new_folder()
+        for name in ("n" * 300, "v"):
+            tf_embed.Variable(dim=1, name=name).save_rows(folder)
+        code, printed, _ = run(folder)
+        self.assertEqual(code, 0)
+        self.assertIn("is of a variable with so long a name that files don't have it", printed)
 
     def test_an_empty_table_has_no_rows(self):
         folder = self.new_folder()
