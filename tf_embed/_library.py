@@ -158,9 +158,10 @@ def vocabulary() -> dict[str, Any]:
         "combiners": The names of the combiners that lookups accept.
         "eviction_orders": A dict from the name of each order to the statistics that it uses.
         "key_types": The names of dtypes.
-        "rules": A dict from the name of each fused rule to a dict of "hyper", the names of its
-        hyper-parameters after the learning rate and Keras's weight decay, in order; "wide_slots",
-        the number of slots of each weight; and "row_slots", the number of slots of each row.
+        "rules": A dict from the name of each fused rule to a dict of "number", its number in files;
+        "hyper", the names of its hyper-parameters after the learning rate and Keras's weight decay,
+        in order; "wide_slots", the number of slots of each weight; and "row_slots", the number of
+        slots of each row.
         "statistics": A dict from the name of each statistic to the bit by which ops name it, in
         order.
         "stats": The names of the numbers of `TfEmbedStats`, in order.

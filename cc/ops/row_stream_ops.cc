@@ -1,9 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that read and write saved rows block by block, without a table.
+#include "cc/ops/key_types.h"
 #include "cc/ops/shapes.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace tf_embed {
+
+REGISTER_OP("TfEmbedDescribeRows")
+    .Input("folder: string")
+    .Input("file_name: string")
+    .Output("numbers: int64")
+    .Output("names: string")
+    .Output("meta: int64")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) -> absl::Status {
+      c->set_output(0, c->Vector(11));
+      c->set_output(1, c->Vector(3));
+      c->set_output(2, c->Vector(InferenceContext::kUnknownDim));
+      return CheckRanks(c, {0, 0});
+    })
+    .Doc(R"doc(
+Describes a save without reading its rows.
+
+Reads the manifests of all processes and the header of the first file, and checks their checksums
+alone. Inputs are as in TfEmbedOpenRowStream.
+
+numbers: [11]; the number of the save, its time in milliseconds since 1970, the save since which it
+  has the changes or 0, the numbers of processes, of files, of linked files, of rows and of bytes,
+  the bits of the statistics of a row, and the step and the epoch of the table's clock.
+names: [3]; the names of the types of keys and of values, and the name of the folder of the save
+  since which it has the changes.
+meta: The state of the saved table besides its rows.
+)doc");
 
 REGISTER_OP("TfEmbedOpenRowStream")
     .Input("folder: string")
@@ -12,6 +40,7 @@ REGISTER_OP("TfEmbedOpenRowStream")
     .Output("counts: int64")
     .Output("types: string")
     .Output("meta: int64")
+    .Attr("alone: bool = false")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
       c->set_output(0, c->Scalar());
@@ -31,6 +60,7 @@ counts: [4]; the numbers of blocks, of rows, of weights in a row and of slots in
 types: [2]; the names of the types of keys and of values.
 meta: The state of the saved table besides its rows, for TfEmbedBeginRowStream; [0] if no table made
   the save.
+alone: Whether to leave out the saves that a save of changes builds on.
 )doc");
 
 REGISTER_OP("TfEmbedReadRowStream")
@@ -39,8 +69,10 @@ REGISTER_OP("TfEmbedReadRowStream")
     .Output("keys: key_dtype")
     .Output("weights: value_dtype")
     .Output("slots: slot_dtype")
-    .Attr("key_dtype: {int64, int32, uint64, uint32}")
-    .Attr("value_dtype: {float, half, bfloat16, double}")
+    .Output("statistics: int64")
+    .Output("kept: int64")
+    .Attr(kKeyDtype)
+    .Attr("value_dtype: {float, half, bfloat16, double, int8, int32, int64, bool, string}")
     .Attr("slot_dtype: {float, double}")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) -> absl::Status {
@@ -48,6 +80,8 @@ REGISTER_OP("TfEmbedReadRowStream")
       c->set_output(0, c->Vector(rows));
       c->set_output(1, c->Matrix(rows, InferenceContext::kUnknownDim));
       c->set_output(2, c->Matrix(rows, InferenceContext::kUnknownDim));
+      c->set_output(3, c->Matrix(rows, InferenceContext::kUnknownDim));
+      c->set_output(4, c->Scalar());
       return CheckRanks(c, {0, 0});
     })
     .Doc(R"doc(
@@ -60,6 +94,8 @@ block: Scalar; the number of the block, from 0.
 keys: [num_rows].
 weights: [num_rows, dim].
 slots: [num_rows, slots of a row]. Rows that were saved without slots get initial ones.
+statistics: [num_rows, statistics of a row]; the words of a row's statistics.
+kept: Scalar; the bits of these statistics. The blocks of a chain may have different ones.
 slot_dtype: double for weights of double, otherwise float.
 )doc");
 

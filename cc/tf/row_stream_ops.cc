@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that read and write saved rows block by block, without a table. They run on the CPU and keep
-// open files in variants. A stream dropped before it is finished leaves no files.
+// Ops that describe, read and write saved rows block by block, without a table. They run on the CPU
+// and keep open files in variants. A stream dropped before it is finished leaves no files.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "cc/core/saves/pending_save.h"
 #include "cc/tf/kernels.h"
@@ -22,11 +25,52 @@ namespace tf = ::tensorflow;
 // The block size of a layer's saves.
 constexpr size_t kBlockBytes = size_t{1} << 22;
 
-absl::Status RunOpenRowStream(tf::OpKernelContext* context) {
+absl::Status RunDescribeRows(tf::OpKernelContext* context) {
+  SavePlace place;
+  std::vector<RowManifest> parts;
+  RowFileHeader header;
+  SavedPolicy policy;
+  TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
+  TF_RETURN_IF_ERROR(ToTensorFlow(SavedRows::Describe(place, &parts, &header)));
+  if (!header.policy.empty()) {
+    TF_RETURN_IF_ERROR(
+        ToTensorFlow(SavedPolicy::Decode(header.policy.data(), header.policy.size(), &policy)));
+  }
+  const RowManifest& first = parts.front();
+  uint64_t milliseconds = first.milliseconds, files = 0, links = 0, rows = 0, bytes = 0;
+  for (const RowManifest& part : parts) {
+    milliseconds = std::min(milliseconds, part.milliseconds);
+    files += part.files.size();
+    links += part.links.size();
+    for (const RowManifest::File& file : part.files) {
+      rows += file.rows;
+      bytes += file.bytes;
+    }
+    for (const RowManifest::Link& link : part.links) bytes += link.bytes;
+  }
+  const uint64_t values[] = {
+      first.save,  milliseconds, first.since, first.processes,          files,
+      links,       rows,         bytes,       header.statistics.bits(), policy.step,
+      policy.epoch};
+  tf::Tensor *numbers, *names, *meta;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, {std::size(values)}, &numbers));
+  TF_RETURN_IF_ERROR(context->allocate_output(1, {3}, &names));
+  TF_RETURN_IF_ERROR(
+      context->allocate_output(2, {static_cast<int64_t>(header.meta.count())}, &meta));
+  std::copy(std::begin(values), std::end(values), numbers->flat<int64_t>().data());
+  names->vec<tf::tstring>()(0) = NameOf(header.key_type);
+  names->vec<tf::tstring>()(1) = NameOf(header.value_type);
+  names->vec<tf::tstring>()(2) = first.since_name;
+  header.meta.Encode(meta->vec<int64_t>().data());
+  return absl::OkStatus();
+}
+
+absl::Status OpenRowStream(tf::OpKernelContext* context, bool alone) {
   SavePlace place;
   std::shared_ptr<SavedRows> rows;
   TF_RETURN_IF_ERROR(ReadPlace(context, 0, &place));
-  TF_RETURN_IF_ERROR(ToTensorFlow(SavedRows::Open(place, /*whole=*/true, &rows)));
+  TF_RETURN_IF_ERROR(ToTensorFlow(alone ? SavedRows::OpenAlone(place, &rows)
+                                        : SavedRows::Open(place, /*whole=*/true, &rows)));
   const RowFileHeader& header = rows->files().front()->reader.header();
   const SavedRows::File* slots;
   TF_RETURN_IF_ERROR(ToTensorFlow(rows->FindSlots(&slots)));
@@ -53,6 +97,18 @@ absl::Status RunOpenRowStream(tf::OpKernelContext* context) {
   return GiveScalar<tf::Variant>(context, 0, VariantOf(std::move(rows)));
 }
 
+class OpenRowStreamOp : public StatusOp {
+ public:
+  explicit OpenRowStreamOp(tf::OpKernelConstruction* construction) : StatusOp(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("alone", &alone_));
+  }
+
+ private:
+  absl::Status Run(tf::OpKernelContext* context) override { return OpenRowStream(context, alone_); }
+
+  bool alone_ = false;
+};
+
 // Fills initial slots for all rows, as a load does for rows without slots.
 void FillSlots(const RuleSlots& rule, size_t slot_size, tf::Tensor* slots) {
   for (int64_t row = 0; row < slots->dim_size(0); ++row) {
@@ -68,6 +124,14 @@ void FillSlots(const RuleSlots& rule, size_t slot_size, tf::Tensor* slots) {
 
 void CopyBytes(const char* bytes, size_t size, tf::Tensor* tensor) {
   if (size > 0) std::memcpy(tensor->data(), bytes, size);
+}
+
+void CopyStrings(const StringBatch& strings, tf::Tensor* tensor) {
+  tf::tstring* const out = tensor->flat<tf::tstring>().data();
+  for (int64_t i = 0; i < tensor->NumElements(); ++i) {
+    const std::string_view string = strings[static_cast<size_t>(i)];
+    out[i].assign(string.data(), string.size());
+  }
 }
 
 absl::Status RunReadRowStream(tf::OpKernelContext* context) {
@@ -89,14 +153,27 @@ absl::Status RunReadRowStream(tf::OpKernelContext* context) {
   const SavedRows::File* slots;
   TF_RETURN_IF_ERROR(ToTensorFlow(saved->FindSlots(&slots)));
   const RuleSlots rule = slots == nullptr ? RuleSlots() : slots->reader.header().meta.rule;
-  tf::Tensor* outputs[3];
+  tf::Tensor* outputs[4];
   TF_RETURN_IF_ERROR(context->allocate_output(0, {size}, &outputs[0]));
   TF_RETURN_IF_ERROR(
       context->allocate_output(1, {size, static_cast<int64_t>(header.meta.dim)}, &outputs[1]));
   TF_RETURN_IF_ERROR(
       context->allocate_output(2, {size, static_cast<int64_t>(rule.slots_per_row())}, &outputs[2]));
-  NarrowKeys(block->keys, block->size, 0, outputs[0]);
-  CopyBytes(block->weights, block->size * header.weight_bytes(), outputs[1]);
+  TF_RETURN_IF_ERROR(context->allocate_output(
+      3, {size, static_cast<int64_t>(header.statistics.size())}, &outputs[3]));
+  TF_RETURN_IF_ERROR(GiveScalar<int64_t>(context, 4, header.statistics.bits()));
+  if (header.has_string_keys()) {
+    CopyStrings(block->key_strings, outputs[0]);
+  } else {
+    NarrowKeys(block->keys, block->size, 0, outputs[0]);
+  }
+  if (header.has_string_values()) {
+    CopyStrings(block->value_strings, outputs[1]);
+  } else {
+    CopyBytes(block->weights, block->size * header.weight_bytes(), outputs[1]);
+  }
+  CopyBytes(reinterpret_cast<const char*>(block->statistics),
+            block->size * header.statistics_bytes(), outputs[3]);
   // A file from before the rule; its rows have no slots.
   if (header.meta.rule.slots_per_row() == 0) {
     FillSlots(rule, slot_size, outputs[2]);
@@ -253,7 +330,8 @@ absl::Status RunFinishRowStream(tf::OpKernelContext* context) {
   return stream->Finish();
 }
 
-const Kernels<StatusFunction<RunOpenRowStream>> open_row_stream("TfEmbedOpenRowStream");
+const Kernels<StatusFunction<RunDescribeRows>> describe_rows("TfEmbedDescribeRows");
+const Kernels<OpenRowStreamOp> open_row_stream("TfEmbedOpenRowStream");
 const Kernels<StatusFunction<RunReadRowStream>> read_row_stream("TfEmbedReadRowStream");
 const Kernels<BeginRowStreamOp> begin_row_stream("TfEmbedBeginRowStream");
 const Kernels<StatusFunction<RunAppendRowStream>> append_row_stream("TfEmbedAppendRowStream");

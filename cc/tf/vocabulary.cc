@@ -36,7 +36,8 @@ std::string Object(const std::vector<std::pair<std::string_view, std::string>>& 
 std::string Rules() {
   std::vector<std::pair<std::string_view, std::string>> rules;
   for (const RuleFacts& rule : kRules) {
-    rules.emplace_back(rule.name, Object({{"hyper", List(HyperNames(rule))},
+    rules.emplace_back(rule.name, Object({{"number", std::to_string(static_cast<int>(rule.kind))},
+                                          {"hyper", List(HyperNames(rule))},
                                           {"wide_slots", std::to_string(rule.wide_slots)},
                                           {"row_slots", std::to_string(rule.row_slots)}}));
   }

@@ -269,12 +269,15 @@ class RightCalls(RowCalls):
 
     # Streams of rows, without a table.
 
-    def right_open_row_stream(self, draw: random.Random) -> Arguments:
+    def right_describe_rows(self, draw: random.Random) -> Arguments:
         _, place = self._saved(draw)
         return {name: place[name] for name in ("folder", "file_name")}
 
+    def right_open_row_stream(self, draw: random.Random) -> Arguments:
+        return {**self.right_describe_rows(draw), "alone": bool(draw.randrange(2))}
+
     def right_read_row_stream(self, draw: random.Random) -> Arguments:
-        table = self._some(draw, kinds=FLOATING)
+        table = self._some(draw)
         place = {"folder": tf.constant(os.path.join(self.folder, "read")), "file_name": "rows"}
         RAW.tf_embed_save_rows(table=table.handle, buffer_bytes=64, **place)
         rows, counts, _, _ = RAW.tf_embed_open_row_stream(**place)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import operator
 import os
 import re
@@ -71,6 +72,19 @@ def snapshots(page: Page) -> None:
     assert "[('tuesday', None), ('wednesday', 'tuesday')]" in page.printed
     left = os.listdir(page.folder / "nvme" / "snapshots")
     assert sorted(left) == ["snapshot-000001", "tuesday", "wednesday"]
+
+
+def inspect_saves(page: Page) -> None:
+    """The page has the output of its calls. Reports differ in dates only."""
+    page.run()
+    report, of_calls = (block.lstrip("\n") for block in blocks_of(page.text, "text"))
+    assert page.printed.startswith(of_calls)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        page.names["main"]([f"{page.folder}/snapshots/tuesday"])
+    dates = r"\d{4}-\d\d-\d\d \S+ UTC( \(.* ago\))?"
+    same = [re.sub(dates, "", text) for text in (report, printed.getvalue())]
+    assert same[0].replace("/mnt", str(page.folder)) == same[1]
 
 
 def static_export(page: Page) -> None:
@@ -160,6 +174,7 @@ PAGES: dict[str, tuple[int, Callable[[Page], None]]] = {
     "guides/eviction.md": (4, Page.run),
     "guides/from_keras_embedding.md": (9, from_keras),
     "guides/gpu.md": (4, gpu),
+    "guides/inspect.md": (2, inspect_saves),
     "guides/redis.md": (3, redis),
     "guides/saving_and_serving.md": (5, Page.run),
     "guides/serving.md": (3, serving),

@@ -40,6 +40,7 @@ PYTHON_ROOMS = (
     "models",
     "snapshots",
     "serving",
+    "inspect",
     "callbacks",
     "distributed",
     "tbe",

@@ -42,9 +42,8 @@ class TableProjector(keras.callbacks.Callback):
 
     All rows are read, block by block. If the weights of a table take more than 256 MiB, or are in
     several tiers, they are first written to a file in `log_dir`, or in the folder for temporary
-    files if `log_dir` is not on this machine. The file is removed at once. A table with string keys
-    is copied in memory instead. The histogram of a table with over a million rows is of a
-    million evenly spaced rows.
+    files if `log_dir` is not on this machine. The file is removed at once. The histogram of a
+    table with over a million rows is of a million evenly spaced rows.
 
     TensorBoard reads the rows when it starts and keeps them; restart it to see later rows. If a
     table is sharded over workers, each worker shows its own rows, and needs its own `log_dir`.

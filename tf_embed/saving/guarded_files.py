@@ -32,9 +32,7 @@ def read(path: str, most_bytes: int) -> bytes:
         tf.errors.DataLossError: If the file has more bytes, or is a pipe or a device.
         tf.errors.OpError: If the file can't be read.
     """
-    local = local_path(path)
-    if local is not None and _is_special(local):
-        raise tf.errors.DataLossError(None, None, f"'{path}' is damaged: it is no regular file.")
+    check_regular(path)
     contents = bytearray()
     with tf.io.gfile.GFile(path, "rb") as file:
         # In chunks, so that a file that never ends stops at the bound.
@@ -45,6 +43,17 @@ def read(path: str, most_bytes: int) -> bytes:
                     None, None, f"'{path}' is damaged: it has more than {most_bytes} bytes."
                 )
     return bytes(contents)
+
+
+def check_regular(path: str) -> None:
+    """Refuses a pipe, a socket or a device. A read of these may never end.
+
+    Raises:
+        tf.errors.DataLossError: If the path is one.
+    """
+    local = local_path(path)
+    if local is not None and _is_special(local):
+        raise tf.errors.DataLossError(None, None, f"'{path}' is damaged: it is no regular file.")
 
 
 def remove_link(path: str) -> None:
@@ -77,7 +86,7 @@ def remove_tree(path: str) -> None:
 
 
 def _is_special(local: str) -> bool:
-    """Returns whether a path is a pipe, a socket or a device. A read of these may never end."""
+    """Returns whether a path is a pipe, a socket or a device."""
     try:
         mode = os.stat(local).st_mode
     except OSError:

@@ -41,6 +41,7 @@ BLOCK_BYTES = 2**26
 _LATER_BLOCK = re.compile(r"(.+)\.[1-9]\d*")
 # The largest ratio of an array's size to its stored data. HDF5's filters compress less.
 _MAX_EXPANSION = 2_000
+_BLOCK_BYTES = 2**22
 
 
 def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
@@ -104,6 +105,57 @@ def read(store: Any, owner: str) -> dict[str, np.ndarray]:
     if wanted.tolist() != [checksum]:
         raise _damaged(owner, f"the checksum of its arrays is {checksum}, and not {wanted}")
     return arrays
+
+
+def check(store: Any, owner: str) -> dict[str, Any]:
+    """Checks the arrays that `write` wrote, a block at a time.
+
+    Args:
+        store: A group of an HDF5 file.
+
+    Returns:
+        The arrays, which are not in memory: datasets of h5py by name.
+
+    Raises:
+        ValueError: If there are no arrays, or they are damaged.
+    """
+    arrays = datasets_in(store, owner)
+    wanted = arrays.pop(_CHECKSUM, None)
+    if wanted is None:
+        raise ValueError(f"The file has no checksum for {owner!r}.")
+    checksum = 0
+    for name, array in arrays.items():
+        checksum = zlib.crc32(_head(name, array), checksum)
+        for block in _blocks(array):
+            checksum = zlib.crc32(np.ascontiguousarray(block).data.cast("B"), checksum)
+    if np.asarray(wanted).tolist() != [checksum]:
+        raise _damaged(owner, f"the checksum of its arrays is {checksum}, and not {wanted[...]}")
+    return arrays
+
+
+def datasets_in(store: Any, owner: str) -> dict[str, Any]:
+    """The arrays in a group of an HDF5 file, by name, which are neither read nor checked.
+
+    Raises:
+        ValueError: If an array is far longer than its stored data, or lies in another file.
+    """
+    try:
+        return {name: _dataset_in(store, name) for name in sorted(store.keys())}
+    except Exception as error:  # whatever h5py raises
+        raise _damaged(owner, f"{type(error).__name__}: {error}") from error
+
+
+def _blocks(array: Any) -> Iterator[np.ndarray]:
+    """Reads an array, a block at a time."""
+    if not array.size:
+        return
+    if not array.shape:
+        yield array[()]
+        return
+    row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
+    length = max(1, _BLOCK_BYTES // row_bytes)
+    for begin in range(0, array.shape[0], length):
+        yield array[begin : begin + length]
 
 
 def import_into(table: Table, arrays: dict[str, np.ndarray], prefix: str = "") -> None:
@@ -182,7 +234,16 @@ def _array_of(value: Any) -> np.ndarray:
 
 
 def _array_in(store: Any, name: str) -> np.ndarray:
-    """An array of a store, whose data must be present before memory is allocated for it.
+    """An array of a store.
+
+    Raises:
+        ValueError: As `_dataset_in`.
+    """
+    return np.asarray(_dataset_in(store, name))
+
+
+def _dataset_in(store: Any, name: str) -> Any:
+    """An array of a store that is not read, whose data must be present before memory is allocated.
 
     HDF5 returns zeros for elements that the shape of an array has and the file does not hold.
 
@@ -198,7 +259,7 @@ def _array_in(store: Any, name: str) -> np.ndarray:
         size, stored = math.prod(value.shape) * value.dtype.itemsize, value.id.get_storage_size()
         if size > _MAX_EXPANSION * stored:
             raise ValueError(f"{name!r} is of {size} bytes, and {stored} are in the file")
-    return np.asarray(value)
+    return value
 
 
 def _blocks_of(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -290,10 +351,15 @@ class LoadAttempts:
 
 def _checksum(checksum: int, name: str, array: np.ndarray) -> int:
     """Returns a CRC-32 continued over an array, its name, dtype and shape."""
-    checksum = zlib.crc32(f"{name} {array.dtype.str} {array.shape}".encode(), checksum)
+    checksum = zlib.crc32(_head(name, array), checksum)
     if not array.size:
         return checksum
     return zlib.crc32(np.ascontiguousarray(array).data.cast("B"), checksum)
+
+
+def _head(name: str, array: Any) -> bytes:
+    """The bytes before the elements of an array, for its checksum."""
+    return f"{name} {array.dtype.str} {array.shape}".encode()
 
 
 def _damaged(owner: str, how: str) -> ValueError:

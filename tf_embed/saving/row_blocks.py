@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from tf_embed.ops import row_file_ops
-from tf_embed.saving import row_streams
 from tf_embed.saving.row_streams import RowReader
 from tf_embed.table.table import Table
 
@@ -43,8 +42,7 @@ def blocks_of(table: Table, folder: str, most_bytes: int | None = None) -> Itera
     """Yields the rows of a table, which are valid within the block.
 
     A table with rows in lower tiers may not fit in memory, so it is saved to files first. A table
-    in memory is copied in memory, up to `most_bytes`. So is a table with string keys or integer
-    weights, because their files can't be read without a table.
+    in memory is copied in memory, up to `most_bytes`.
 
     Args:
         table: The table.
@@ -52,13 +50,8 @@ def blocks_of(table: Table, folder: str, most_bytes: int | None = None) -> Itera
         most_bytes: The size of weights above which rows in memory are saved to files too. Default:
             no bound.
     """
-    options = table.options
-    can_be_read = (
-        options.key_dtype in row_streams.KEY_DTYPES
-        and options.value_dtype in row_streams.VALUE_DTYPES
-    )
-    is_large = options.has_tiers or (most_bytes is not None and _bytes_of(table) > most_bytes)
-    if can_be_read and is_large:
+    is_large = most_bytes is not None and _bytes_of(table) > most_bytes
+    if is_large or table.options.has_tiers:
         # In that folder, because its disk is meant for files of this size.
         local = folder if os.path.isdir(folder) else None
         with tempfile.TemporaryDirectory(dir=local) as saved:
@@ -99,7 +92,7 @@ def _of_files(table: Table, folder: str) -> RowBlocks:
         row_file_ops.save_rows(
             table.resource_handle, place, buffer_bytes=_BUFFER_BYTES, with_slots=False
         )
-    reader = RowReader(os.fspath(folder), _FILE_NAME)
+    reader = RowReader(os.fspath(folder), _FILE_NAME, of_any_type=True)
 
     def read() -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         with tf.device("/CPU:0"):

@@ -145,7 +145,7 @@ def files_of(folder: str, file_name: str, table: str) -> TableFiles:
     Raises:
         tf.errors.DataLossError: If the file is not such a manifest.
     """
-    path = os.path.join(folder, f"{file_name}.rank0of1.manifest")
+    path = _rows_manifest(folder, file_name)
     text = guarded_files.read(path, _MOST_BYTES).decode("utf-8", "replace")
     save = _SAVE.search(text)
     if save is None:
@@ -160,6 +160,10 @@ def files_of(folder: str, file_name: str, table: str) -> TableFiles:
     )
 
 
+def _rows_manifest(folder: str, file_name: str) -> str:
+    return os.path.join(folder, f"{file_name}.rank0of1.manifest")
+
+
 def check_saves(folder: str, info: SnapshotInfo) -> None:
     """Checks that the row files are from the save that the snapshot names.
 
@@ -170,7 +174,10 @@ def check_saves(folder: str, info: SnapshotInfo) -> None:
         found = files_of(folder, table.file_name, table.table)
         if found != table:
             raise tf.errors.DataLossError(
-                None, None, f"'{folder}' has files of rows that are not those of the snapshot."
+                None,
+                None,
+                f"'{_rows_manifest(folder, table.file_name)}' is damaged, or names files of rows "
+                "that are not those of the snapshot.",
             )
 
 

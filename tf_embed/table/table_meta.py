@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_SEED, _TABLE_ID, _GROUPS = 1, 2, 9
+from tf_embed import _library
+
+_SEED, _TABLE_ID, _RULE, _DIM, _SLOTS, _GROUPS = 1, 2, 3, 6, 7, 9
 _WIDTH = 0xFFFFFFFF  # the bits of a group's width; the higher bits are its type
 
 
@@ -27,6 +29,27 @@ class TableMeta:
     def of(cls, meta: Any) -> TableMeta:
         """The meta that an export returned."""
         return cls(np.asarray(meta))
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule that the slots belong to; "" if there is none.
+
+        "external" is an optimizer that runs outside of the table.
+        """
+        number = int(self.numbers[_RULE])
+        rules = _library.vocabulary()["rules"]
+        names = {known["number"]: name for name, known in rules.items()}
+        return "" if number == 0 else names.get(number, "external")
+
+    @property
+    def dim(self) -> int:
+        """Number of weights of a row."""
+        return int(self.numbers[_DIM])
+
+    @property
+    def slots(self) -> int:
+        """Number of slots of a row."""
+        return int(self.numbers[_SLOTS])
 
     def initial_slots(self, dtype: tf.DType) -> np.ndarray:
         """The slots of a new row, [slots of a row]."""

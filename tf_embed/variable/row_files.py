@@ -7,7 +7,7 @@ import dataclasses
 import os
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -263,6 +263,17 @@ def _owners(table: Table, keys: tf.Tensor, by_key: tf.Tensor, place: Place) -> t
     return tf.where(tf.logical_or(is_mine, tf.logical_not(by_key)), shards, LEFT_OUT)
 
 
+def names_of_saves(files: Iterable[str]) -> list[str]:
+    """Returns the names of the variables whose manifests are among the files of a folder."""
+    stems = {found.group(1) for found in map(_MANIFEST.fullmatch, files) if found}
+    return sorted(
+        _ESCAPED.sub(
+            lambda one: bytes([int(one.group(1), 16)]), stem.encode(errors="replace")
+        ).decode(errors="replace")
+        for stem in stems
+    )
+
+
 def _with_names_there(error: tf.errors.NotFoundError, place: Place) -> tf.errors.NotFoundError:
     """The error, with the names of the saves in the folder if the wanted save is missing."""
     folder = _real_folder(place)
@@ -270,13 +281,7 @@ def _with_names_there(error: tf.errors.NotFoundError, place: Place) -> tf.errors
         files = [] if folder is None else tf.io.gfile.listdir(folder)
     except tf.errors.OpError:
         files = []  # the folder is missing, which the error says
-    stems = {found.group(1) for found in map(_MANIFEST.fullmatch, files) if found}
-    names = sorted(
-        _ESCAPED.sub(
-            lambda one: bytes([int(one.group(1), 16)]), stem.encode(errors="replace")
-        ).decode(errors="replace")
-        for stem in stems
-    )
+    names = names_of_saves(files)
     if not names or place.file_name in names:
         return error
     there = ", ".join(map(validation.shown, names[:_MOST_NAMES]))

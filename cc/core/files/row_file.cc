@@ -372,6 +372,11 @@ Status RowFileReader::ReadHeader(uint64_t* offset) {
   return Status();
 }
 
+Status RowFileReader::ReadHeader() {
+  uint64_t offset;
+  return ReadHeader(&offset);
+}
+
 Status RowFileReader::Verify() {
   uint64_t offset;
   TF_EMBED_RETURN_IF_ERROR(ReadHeader(&offset));

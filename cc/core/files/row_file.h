@@ -222,6 +222,8 @@ class RowFileReader {
 
   // The verified files with the linked rows, by their numbers. Call before Verify.
   void SetLinks(const std::vector<const RowFileReader*>& links) { links_ = &links; }
+  // Reads and checks only the header. For a reader that does no more than that.
+  Status ReadHeader();
   // Reads the whole file and checks every byte of it. Call first.
   Status Verify();
 

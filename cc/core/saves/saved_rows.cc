@@ -151,6 +151,15 @@ Status OpenNamed(const SaveFolder& folder, const std::string& name, uint64_t byt
   return Status();
 }
 
+// Whether a header is the one that the save's file of this number must have.
+bool IsHeaderOf(const RowFileHeader& header, const RowManifest& manifest, size_t number) {
+  return header.has_changes == (manifest.since != 0) && header.save == manifest.save &&
+         header.shard == number && header.num_shards == manifest.files.size() &&
+         header.key_type == manifest.key_type && header.value_type == manifest.value_type &&
+         header.meta.dim == manifest.dim &&
+         header.meta.value_type == ValueTypeOf(header.value_type);
+}
+
 // The parts of a save may come from several processes.
 Status CheckAlike(const SavedRows::File& first, const SavedRows::File& file) {
   const RowFileHeader& one = first.reader.header();
@@ -195,6 +204,23 @@ Status SavedRows::OpenAlone(const SavePlace& place, const Table& table,
 
 Status SavedRows::Open(const SavePlace& place, bool whole, std::shared_ptr<SavedRows>* rows) {
   return Open(place, whole, /*alone=*/false, HostAllocator(), nullptr, rows);
+}
+
+Status SavedRows::OpenAlone(const SavePlace& place, std::shared_ptr<SavedRows>* rows) {
+  return Open(place, /*whole=*/true, /*alone=*/true, HostAllocator(), nullptr, rows);
+}
+
+Status SavedRows::Describe(const SavePlace& place, std::vector<RowManifest>* parts,
+                           RowFileHeader* header) {
+  bool by_key;
+  std::unique_ptr<File> file;
+  TF_EMBED_RETURN_IF_ERROR(FindParts(place, /*whole=*/true, &by_key, parts));
+  const RowManifest& first = parts->front();
+  TF_EMBED_RETURN_IF_ERROR(OpenNamed(*place.folder, first.files[0].name, first.files[0].bytes,
+                                     /*stays_open=*/true, HostAllocator(), &file));
+  TF_EMBED_RETURN_IF_ERROR(file->reader.ReadHeader());
+  *header = file->reader.header();
+  return IsHeaderOf(*header, first, 0) ? Status() : NotSaved(*file);
 }
 
 Status SavedRows::Open(const SavePlace& place, bool whole, bool alone, Allocator* allocator,
@@ -311,12 +337,8 @@ Status SavedRows::OpenSave(const SaveFolder& folder, const RowManifest& manifest
                                               : CheckAlike(*files_[0], file));
     file.newer = newer;
     // Each file is whole by itself. This checks that the files belong together.
-    if (header.has_changes != (manifest.since != 0) || file.reader.checksum() != named.checksum ||
-        file.reader.rows() != named.rows || header.save != manifest.save ||
-        header.shard != number - begin || header.num_shards != manifest.files.size() ||
-        header.key_type != manifest.key_type || header.value_type != manifest.value_type ||
-        header.meta.dim != manifest.dim ||
-        header.meta.value_type != ValueTypeOf(header.value_type)) {
+    if (file.reader.checksum() != named.checksum || file.reader.rows() != named.rows ||
+        !IsHeaderOf(header, manifest, number - begin)) {
       return NotSaved(file);
     }
     if (!header.policy.empty()) {

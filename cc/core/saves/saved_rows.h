@@ -59,6 +59,11 @@ class SavedRows {
                           std::shared_ptr<SavedRows>* rows);
   // As the first Open, for no particular table. All rows have the same types and dim.
   static Status Open(const SavePlace& place, bool whole, std::shared_ptr<SavedRows>* rows);
+  // As OpenAlone, for no particular table and the rows of all ranks.
+  static Status OpenAlone(const SavePlace& place, std::shared_ptr<SavedRows>* rows);
+  // Reads the manifests of all ranks and the header of the first file, and no rows.
+  static Status Describe(const SavePlace& place, std::vector<RowManifest>* parts,
+                         RowFileHeader* header);
 
   const std::vector<std::unique_ptr<File>>& files() const { return files_; }
   // Whether a process must select its rows by key, because another number of processes saved them.

@@ -168,9 +168,9 @@ class RuleNamesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_the_library_says_what_a_rule_has(self):
         known = _library.vocabulary()["rules"]
-        self.assertEqual(known["sgd"], {"hyper": [], "wide_slots": 0, "row_slots": 0})
+        self.assertEqual(known["sgd"], {"number": 1, "hyper": [], "wide_slots": 0, "row_slots": 0})
         adam = {"hyper": ["beta_1", "beta_2", "epsilon"], "wide_slots": 2, "row_slots": 0}
-        self.assertEqual(known["adam"], adam)
+        self.assertEqual(known["adam"], {"number": 5, **adam})
         self.assertEqual(known["ensemble_rowwise_adagrad"]["wide_slots"], 1)
         self.assertEqual(known["ensemble_rowwise_adagrad"]["row_slots"], 1)
         self.assertNotIn("external", known)

@@ -16,6 +16,7 @@ import tf_embed
 from support.oracles.reference import SEED, sorted_rows
 from tf_embed.ops import row_stream_ops
 from tf_embed.saving.row_streams import KEY_DTYPES, VALUE_DTYPES, RowReader, RowWriter
+from tf_embed.snapshots import manifest
 from tf_embed.variable.row_files import RowFiles
 
 NO_META = tf.zeros([0], tf.int64)
@@ -103,6 +104,67 @@ class RowStreamsTest(tf.test.TestCase, parameterized.TestCase):
         w = tf_embed.Variable(dim=2, name="v", policy=policy)
         w.load_rows(other)
         self.assertAllEqual(sorted_rows(*w.export())[1], sorted_rows(*v.export())[1])
+
+    @parameterized.parameters(
+        ("string", "float32"),
+        ("int64", "string"),
+        ("string", "string"),
+        ("uint32", "int8"),
+        ("int64", "bool"),
+        ("int32", "int32"),
+        ("uint64", "int64"),
+    )
+    def test_rows_of_any_type_are_read(self, key_dtype, value_dtype):
+        folder, numbers = self.folder(), np.arange(300)
+        v = tf_embed.Variable(key_dtype, value_dtype, dim=2, name="v", devices=["/CPU:0"] * 2)
+
+        def of(dtype, array):
+            return tf.as_string(array) if dtype == "string" else tf.cast(array, dtype)
+
+        v.upsert(of(key_dtype, numbers), of(value_dtype, np.stack([numbers, numbers % 2], 1) % 100))
+        v.save_rows(folder, buffer_bytes=1000)
+        reader = RowReader(folder, "v", of_any_type=True)
+        found = {}
+        for keys, weights, _ in reader.blocks():
+            found.update(zip(keys.tolist(), weights.tolist(), strict=True))
+        keys, weights = (one.numpy().tolist() for one in v.export())
+        self.assertLen(found, 300)
+        self.assertEqual(found, dict(zip(keys, weights, strict=True)))
+
+    def test_statistics_are_read(self):
+        folder = self.folder()
+        policy = tf_embed.TablePolicy(eviction="score", max_rows=9)
+        v = tf_embed.Variable(dim=1, name="v", policy=policy)
+        v.upsert([1, 2, 3], np.ones([3, 1]))
+        v.upsert([2], np.ones([1, 1]))
+        v.set_scores([1, 2, 3], [-5, 0, 7])
+        v.save_rows(folder)
+        (block,) = RowReader(folder, "v").blocks_with_statistics()
+        wanted = v.row_statistics(block.keys)
+        self.assertEqual(block.statistics.keys(), wanted.keys() - {"exists"})
+        for name, numbers in block.statistics.items():
+            self.assertAllEqual(numbers, wanted[name])
+        self.assertCountEqual(block.statistics["score"].tolist(), [-5, 0, 7])
+
+    def test_a_save_of_changes_is_read_alone_or_with_its_base(self):
+        folder = self.folder()
+        v = tf_embed.Variable(dim=1, name="v", policy=tf_embed.TablePolicy(track_changes=True))
+        v.upsert([1, 2, 3], np.ones([3, 1]))
+        snapshots = tf_embed.Snapshots(folder, v)
+        snapshots.save("a")
+        v.upsert([2], np.zeros([1, 1]))
+        snapshots.save("b", since="a")
+        place = str(pathlib.Path(folder, "b")), manifest.read(f"{folder}/b").tables[0].file_name
+        self.assertEqual(RowReader(*place).num_rows, 3)
+        self.assertEqual(RowReader(*place, alone=True).num_rows, 1)
+        described = row_stream_ops.describe_rows(*place)
+        numbers = row_stream_ops.SaveNumbers(*described.numbers.numpy().tolist())
+        self.assertEqual((numbers.rows, numbers.files, numbers.processes), (1, 1, 1))
+        self.assertNotEqual(numbers.since, 0)
+        self.assertEqual(described.names.numpy().tolist(), [b"int64", b"float32", b"a"])
+        self.assertAllEqual(described.meta, RowReader(*place).meta)
+        with self.assertRaisesRegex(tf.errors.NotFoundError, "no whole save of 'v'"):
+            row_stream_ops.describe_rows(folder, "v")
 
     def test_a_missing_save_is_named(self):
         with self.assertRaisesRegex(tf.errors.NotFoundError, "no whole save of 'v'"):
