@@ -92,6 +92,8 @@ printf '#include <optional>\n#include <string_view>\nint main() { return std::op
   >"$scratch/try.cc"
 "$compiler" -std=c++17 -o "$scratch/try" "$scratch/try.cc" -lstdc++ 2>/dev/null ||
   die "$compiler cannot build a C++17 program: install g++ 9 or newer, or set CC to a compiler that can."
+aarch64=
+[[ $("$compiler" -dumpmachine) != aarch64-* ]] || aarch64="build --define=TF_EMBED_MACHINE=aarch64"
 
 # CUDA ---------------------------------------------------------------------------------------------
 
@@ -210,6 +212,7 @@ build --repo_env=TF_EMBED_NVCC_VERSION=$nvcc_version
 build --repo_env=TF_EMBED_CUDART=$cudart
 build --repo_env=TF_EMBED_HIREDIS=$hiredis
 build --repo_env=TF_EMBED_HIREDIS_HEADERS=$hiredis_headers
+$aarch64
 $bazel_lines
 EOF
 cmp -s "$scratch/bazelrc" "$output" || cp "$scratch/bazelrc" "$output"

@@ -9,7 +9,8 @@
 
 namespace tf_embed {
 
-// Each set contains the sets before it. kPlain is the compiler's baseline: SSE2 on x86-64.
+// Each set contains the sets before it. kPlain is the compiler's baseline: SSE2 on x86-64, NEON on
+// 64-bit ARM.
 enum class InstructionSet : uint8_t { kPlain, kAvx2, kAvx512 };
 
 // The best set of this machine.

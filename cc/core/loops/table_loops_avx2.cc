@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#if defined(__x86_64__)
+
 #include "cc/core/loops/table_loops_inl.h"
 #include "cc/core/loops/table_loops_sets.h"
 
@@ -14,3 +16,5 @@ struct Avx2Set {
 const TableLoops& Avx2Loops() { return Loops<Avx2Set>::kLoops; }
 
 }  // namespace tf_embed
+
+#endif  // defined(__x86_64__)

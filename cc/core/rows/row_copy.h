@@ -3,9 +3,9 @@
 // the row's bucket, and reads again. But in C++ a plain copy that meets a writer is undefined even
 // if its result is discarded. So every access to the bytes of a row that others can see goes
 // through here. It is a volatile access of a whole pack: the compiler may neither leave it out, nor
-// repeat it, nor take it apart, and on x86-64 each aligned word in it is read or written at once.
-// ThreadSanitizer does not know such accesses; under it they are relaxed atomic words, so it checks
-// the protocol around them.
+// repeat it, nor take it apart. Each aligned word in it is read or written at once, on x86-64 and
+// on 64-bit ARM. ThreadSanitizer does not know such accesses; under it they are relaxed atomic
+// words, so it checks the protocol around them.
 #ifndef TF_EMBED_CC_CORE_ROWS_ROW_COPY_H_
 #define TF_EMBED_CC_CORE_ROWS_ROW_COPY_H_
 
