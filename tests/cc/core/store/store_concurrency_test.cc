@@ -383,7 +383,7 @@ TEST_P(StoreConcurrency, ClearAndTakeContentReplaceAllAtOnce) {
   InThreads(3, [&](size_t thread) {
     if (thread == 0) {
       for (int64_t version = 1; version <= 100; ++version) {
-        store->maintenance()->TakeContent(fresh_with(version).get());
+        EXPECT_TRUE(store->maintenance()->TakeContent(fresh_with(version).get()).ok());
         if (version % 3 == 0) {
           ASSERT_TRUE(store->Clear().ok());
         }
