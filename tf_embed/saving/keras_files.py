@@ -41,7 +41,7 @@ BLOCK_BYTES = 2**26
 _LATER_BLOCK = re.compile(r"(.+)\.[1-9]\d*")
 # The largest ratio of an array's size to its stored data. HDF5's filters compress less.
 _MAX_EXPANSION = 2_000
-_BLOCK_BYTES = 2**22
+_READ_BYTES = 2**22  # that a check reads at once
 
 
 def arrays_of(table: Table, prefix: str = "") -> dict[str, Any]:
@@ -88,8 +88,7 @@ def read(store: Any, owner: str) -> dict[str, np.ndarray]:
         ValueError: If there are no arrays, or they are damaged.
     """
     try:
-        arrays = {name: _array_in(store, name) for name in sorted(store.keys())}
-        _join_blocks(arrays)
+        arrays = {name: np.asarray(one) for name, one in _datasets_in(store).items()}
     except Exception as error:  # whatever h5py raises
         raise _damaged(owner, f"{type(error).__name__}: {error}") from error
     wanted = arrays.pop(_CHECKSUM, None)
@@ -100,8 +99,8 @@ def read(store: Any, owner: str) -> dict[str, np.ndarray]:
             else f"The file has no rows for {owner!r}."
         )
     checksum = 0
-    for name in sorted(arrays):
-        checksum = _checksum(checksum, name, arrays[name])
+    for name, array in arrays.items():
+        checksum = _checksum(checksum, name, array)
     if wanted.tolist() != [checksum]:
         raise _damaged(owner, f"the checksum of its arrays is {checksum}, and not {wanted}")
     return arrays
@@ -114,7 +113,7 @@ def check(store: Any, owner: str) -> dict[str, Any]:
         store: A group of an HDF5 file.
 
     Returns:
-        The arrays, which are not in memory: datasets of h5py by name.
+        The arrays by name, which are not in memory: datasets of h5py, or their `Blocks`.
 
     Raises:
         ValueError: If there are no arrays, or they are damaged.
@@ -140,9 +139,59 @@ def datasets_in(store: Any, owner: str) -> dict[str, Any]:
         ValueError: If an array is far longer than its stored data, or lies in another file.
     """
     try:
-        return {name: _dataset_in(store, name) for name in sorted(store.keys())}
+        return _datasets_in(store)
     except Exception as error:  # whatever h5py raises
         raise _damaged(owner, f"{type(error).__name__}: {error}") from error
+
+
+def _datasets_in(store: Any) -> dict[str, Any]:
+    """The arrays of a store in the order of their names, which are not read."""
+    arrays = {name: _dataset_in(store, name) for name in sorted(store.keys())}
+    later = Counter(one.group(1) for one in map(_LATER_BLOCK.fullmatch, arrays) if one)
+    for name, count in later.items():
+        names = [name, *(f"{name}.{number}" for number in range(1, count + 1))]
+        missing = [one for one in names if one not in arrays]
+        if missing:
+            raise ValueError(f"{missing[0]!r} is missing")
+        arrays[name] = Blocks(name, [arrays.pop(one) for one in names])
+    return dict(sorted(arrays.items()))
+
+
+class Blocks:
+    """An array that a store has as several arrays, blocks of its rows.
+
+    Args:
+        name: Its name.
+        blocks: The blocks, which are not read.
+
+    Raises:
+        ValueError: If a block does not match the first.
+    """
+
+    def __init__(self, name: str, blocks: list[Any]) -> None:
+        shapes = [one.shape for one in blocks]
+        if not shapes[0] or len({(one.dtype, one.shape[1:]) for one in blocks}) > 1:
+            raise ValueError(f"the blocks of {name!r} have the shapes {shapes}")
+        self._blocks = blocks
+        self.dtype = blocks[0].dtype
+        self.shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+        self.size = math.prod(self.shape)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        """Reads consecutive rows."""
+        begin, end, _ = rows.indices(self.shape[0])
+        found = np.empty((max(0, end - begin), *self.shape[1:]), self.dtype)
+        first = 0  # of a block
+        for block in self._blocks:
+            low, high = max(begin, first), min(end, first + len(block))
+            if low < high:
+                found[low - begin : high - begin] = block[low - first : high - first]
+            first += len(block)
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Reads the whole."""
+        return self[:].astype(dtype or self.dtype, copy=False)
 
 
 def _blocks(array: Any) -> Iterator[np.ndarray]:
@@ -153,7 +202,7 @@ def _blocks(array: Any) -> Iterator[np.ndarray]:
         yield array[()]
         return
     row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
-    length = max(1, _BLOCK_BYTES // row_bytes)
+    length = max(1, _READ_BYTES // row_bytes)
     for begin in range(0, array.shape[0], length):
         yield array[begin : begin + length]
 
@@ -233,15 +282,6 @@ def _array_of(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def _array_in(store: Any, name: str) -> np.ndarray:
-    """An array of a store.
-
-    Raises:
-        ValueError: As `_dataset_in`.
-    """
-    return np.asarray(_dataset_in(store, name))
-
-
 def _dataset_in(store: Any, name: str) -> Any:
     """An array of a store that is not read, whose data must be present before memory is allocated.
 
@@ -270,31 +310,6 @@ def _blocks_of(name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]
     length = max(1, BLOCK_BYTES * len(array) // array.nbytes)
     for number, begin in enumerate(range(0, len(array), length)):
         yield (f"{name}.{number}" if number else name), array[begin : begin + length]
-
-
-def _join_blocks(arrays: dict[str, np.ndarray]) -> None:
-    """Replaces the blocks of each array by the array, and frees each block once it is copied.
-
-    Raises:
-        ValueError: If a block is missing, or does not match the first.
-    """
-    counts = Counter(one.group(1) for one in map(_LATER_BLOCK.fullmatch, arrays) if one)
-    for name, count in counts.items():
-        names = [name, *(f"{name}.{number}" for number in range(1, count + 1))]
-        missing = [one for one in names if one not in arrays]
-        if missing:
-            raise ValueError(f"{missing[0]!r} is missing")
-        shapes = [arrays[one].shape for one in names]
-        kinds = {(arrays[one].dtype, arrays[one].shape[1:]) for one in names}
-        if len(kinds) > 1 or not shapes[0]:
-            raise ValueError(f"the blocks of {name!r} have the shapes {shapes}")
-        whole = np.empty((sum(shape[0] for shape in shapes), *shapes[0][1:]), arrays[name].dtype)
-        begin = 0
-        for one in names:
-            block = arrays.pop(one)
-            whole[begin : begin + len(block)] = block
-            begin += len(block)
-        arrays[name] = whole
 
 
 def _strings_of(whole: np.ndarray, lengths: np.ndarray, owner: str) -> np.ndarray:
