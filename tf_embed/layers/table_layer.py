@@ -91,7 +91,7 @@ class TableLayer(IdsLayer):
             value_dtype=tf.as_dtype(self.value_dtype),
             name=self.name,
         )
-        self.devices = devices if isinstance(devices, (str, type(None))) else list(devices)
+        self.devices = list(devices) if isinstance(devices, (list, tuple)) else devices
         self.partitioner = deserialized(partitioner, "partitioner")
         if self.partitioner is not None:
             validation.function_of(self.partitioner, "partitioner")

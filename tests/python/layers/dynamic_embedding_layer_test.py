@@ -328,6 +328,7 @@ class KerasTest(tf.test.TestCase, parameterized.TestCase):
         ({"initializer": "no_such"}, ValueError, "`initializer` .*'no_such'"),
         ({"initializer": object()}, TypeError, "`initializer` of .* must be a number"),
         ({"devices": ["/CPU:99"]}, ValueError, "`devices` must be devices"),
+        ({"devices": 3}, TypeError, "`devices` must be a name"),
         ({"partitioner": ""}, TypeError, "`partitioner` must be callable"),
         ({"name": "a\0b"}, ValueError, "`name` must have no control characters"),
         ({"unknown_value": 1e39}, ValueError, "`unknown_value` of .* must fit dtype float32"),
