@@ -210,8 +210,7 @@ class VerbsAtOnce : public testing::TestWithParam<std::tuple<StoreKind, size_t>>
     Status Replace() {
       std::unique_ptr<Store> fresh = store()->maintenance()->NewEmpty(0, UniformInitializer());
       TF_EMBED_RETURN_IF_ERROR(fresh->InsertOrAssign(context_, keys_, rows_.data(), {}));
-      store()->maintenance()->TakeContent(fresh.get());
-      return Status();
+      return store()->maintenance()->TakeContent(fresh.get());
     }
 
     Status AssignStatistics() {

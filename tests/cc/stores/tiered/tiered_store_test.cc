@@ -37,7 +37,9 @@ TEST_P(TieredStoreTest, ALookupFindsARowThatIsReplacedMeanwhile) {
   for (const int64_t other : KeysUpTo(200)) {
     bool stored;
     lower->Contains(&other, 1, &stored);
-    if (!stored) ASSERT_TRUE(store->Erase(context, Batch{other}).ok());
+    if (!stored) {
+      ASSERT_TRUE(store->Erase(context, Batch{other}).ok());
+    }
   }
   // By then, the lookup has read the cache.
   lower->before_get = [&] {

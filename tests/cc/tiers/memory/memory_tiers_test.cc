@@ -191,7 +191,9 @@ TEST_P(Tiers, EachAllocationMayFail) {
     expect(oracle.Get(Range(0, 500)));
     const size_t shared = oracle.tier()->shared();
     const Status get = oracle.Get(Range(100, 200), After::kShared);
-    if (!get.ok()) EXPECT_EQ(shared, oracle.tier()->shared());
+    if (!get.ok()) {
+      EXPECT_EQ(shared, oracle.tier()->shared());
+    }
     expect(get);
     expect(oracle.SetRule(FusedSlots(RuleKind::kAdam, 20)));
     expect(oracle.Put(Range(400, 600)));
