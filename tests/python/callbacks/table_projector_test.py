@@ -125,11 +125,13 @@ class TableProjectorTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(self.histograms(parts)[0][1][:, 2].sum(), 30)
         self.assertEqual({path.suffix for path in (parts / "rows").iterdir()} - {".v2"}, SUFFIXES)
 
-    def test_string_keys_are_distinct_texts_of_a_line_each(self):
+    @parameterized.parameters(0, 2**20)
+    def test_string_keys_are_distinct_texts_of_a_line_each(self, most_bytes):
         folder = self.folder()
         v = tf_embed.Variable(tf.string, dim=1, name="a b/c")
         v.upsert(STRINGS, [[6.0], [5.0], [4.0], [3.0], [2.0], [1.0]])
-        written(TableProjector(folder, v))
+        with unittest.mock.patch.object(used_rows, "_MOST_BYTES", most_bytes):
+            written(TableProjector(folder, v))
         lines, _ = self.table(folder, "0_a_b_c")
         self.assertEqual([line[0] for line in lines[1:]], TEXTS)
 
