@@ -100,8 +100,8 @@ def main() -> None:
     parser.add_argument("--only", nargs=2, metavar=("PATH", "load|save"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only is not None:
-        name, what = options.only
-        print(measure(name, what == "load", options.rows, options.dim, options.folder))
+        name, direction = options.only
+        print(measure(name, direction == "load", options.rows, options.dim, options.folder))
         return
     print(json.dumps(machine.description()))
     arguments = [sys.executable, __file__, str(options.rows), str(options.dim)]

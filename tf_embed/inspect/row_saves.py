@@ -217,7 +217,7 @@ def _check_of_publication(folder: str) -> Callable[[], None]:
 
 
 def _check_of_snapshot(folder: str) -> Callable[[], None]:
-    """Returns a check of a snapshot without those that it builds on, so that each is read once."""
+    """Returns a check of one snapshot of a chain alone, so that each snapshot is read once."""
 
     def check() -> None:
         with reading(folder):

@@ -128,8 +128,8 @@ class DynamicEmbedding(TableLayer):
             then can't be called in loops, maps and conditions.
         mask_zero: Whether 0 is padding: True is another way to say `padding_id=0`. Unlike in
             keras.layers.Embedding, the output for 0 is zeros, and not a row.
-        weights: None; or a matrix [n, dim] of pretrained rows, or a list with it. Its rows become
-            those of the ids 0 to n - 1. If `input_dim` is given, it must be n. For other ids use
+        weights: None; or a matrix [n, dim] of pretrained rows, or a list with it. Row i becomes
+            the row of the id i. If `input_dim` is given, it must be n. For other ids use
             `layer.variable.upsert(ids, rows)`. A config does not hold them.
         name: Name of the layer and of its table.
         **kwargs: `trainable`, `dtype` and `activity_regularizer` of keras.layers.Layer.
@@ -313,7 +313,7 @@ class DynamicEmbedding(TableLayer):
             self._table_made().upsert(tf.cast(ids, self.key_dtype), matrix, distinct=True)
 
     def set_weights(self, weights: Any) -> None:
-        """Replaces the rows by those of another layer, or of this layer at another time.
+        """Replaces the rows by the rows of another layer, or of this layer at another time.
 
         Args:
             weights: What `get_weights` gave, or copies or pickles of it.

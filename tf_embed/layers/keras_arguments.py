@@ -218,8 +218,8 @@ def matrix_of(weights: Any, key_dtype: str, input_dim: int | None, dim: int) -> 
         return None
     if key_dtype == "string":
         raise TypeError(
-            "`weights` must be None if keys are strings, because its rows are those of the ids 0, "
-            "1, 2, ...: give rows by `layer.variable.upsert(keys, rows)`. Received: "
+            "`weights` must be None if keys are strings, because it has the rows of the ids 0, 1, "
+            "2, ...: give rows by `layer.variable.upsert(keys, rows)`. Received: "
             f"weights={validation.shown(weights)}"
         )
     try:

@@ -28,7 +28,7 @@ def print_tables(
     but not in its totals, which it computes from the shapes of variables: a table has no fixed
     shape. The `summary` of a `tf_embed.Model` prints these lines by itself.
 
-    If tables are sharded over workers, the numbers are those of this worker.
+    If tables are sharded over workers, only the rows of this worker are counted.
 
     Args:
         model: A Keras model or layer.
