@@ -44,7 +44,7 @@ def report(save: Save) -> str:
 def date_text(seconds: float) -> str:
     """A moment in UTC; seconds since 1970."""
     try:
-        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     except (OverflowError, OSError, ValueError):  # a year that Python does not have
         return f"{seconds:g} s after 1970"
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
