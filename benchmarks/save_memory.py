@@ -109,12 +109,10 @@ def main() -> None:
         folder = tempfile.mkdtemp(dir=options.folder)
         result: dict[str, object] = {"path": name, "rows": options.rows * options.dim * 12}
         try:
-            for what in (
-                "save",
-                "load",
-            ):  # in new processes, because freed memory may stay resident
-                child = [*arguments, folder, "--only", name, what]
-                result[what] = int(subprocess.run(child, check=True, stdout=-1).stdout)
+            # In new processes, because freed memory may stay resident.
+            for direction in ("save", "load"):
+                child = [*arguments, folder, "--only", name, direction]
+                result[direction] = int(subprocess.run(child, check=True, stdout=-1).stdout)
         finally:
             shutil.rmtree(folder)
         print(json.dumps(result), flush=True)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tf_embed import validation
 from tf_embed.callbacks.batch_count import BatchCount
+from tf_embed.callbacks.summary_metadata import SCALAR
 from tf_embed.snapshots.sources import sources_of, tables_in
 from tf_embed.table.table import Table
 from tf_embed.variable.memory_report import memory_report
@@ -208,16 +209,4 @@ def _write_table(table: Table, stats: dict[str, Any], rate: float | None, step: 
         scalars[f"{name}/tiers/{tier.name}/bytes"] = tier.bytes
     for tag, number in scalars.items():
         if number is not None:
-            # tf.summary.scalar needs the package tensorboard, which may be missing.
-            tf.summary.write(tag, float(number), step, metadata=_SCALAR)
-
-
-def _scalar_metadata() -> Any:
-    metadata = tf.compat.v1.SummaryMetadata()
-    metadata.plugin_data.plugin_name = "scalars"
-    metadata.data_class = _DATA_CLASS_SCALAR
-    return metadata
-
-
-_DATA_CLASS_SCALAR = 1  # of tensorflow.DataClass
-_SCALAR = _scalar_metadata()
+            tf.summary.write(tag, float(number), step, metadata=SCALAR)

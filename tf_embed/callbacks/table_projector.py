@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_embed import validation
+from tf_embed.callbacks.summary_metadata import HISTOGRAM
 from tf_embed.callbacks.used_rows import RowsWithNumbers, used_rows
 from tf_embed.snapshots.sources import sources_of, tables_in
 from tf_embed.table.table import Table
@@ -205,16 +206,4 @@ def _write_histogram(tag: str, numbers: np.ndarray, step: int) -> None:
     """Writes a histogram to the default writer: rows of [left, right, count], float64."""
     counts, edges = np.histogram(numbers, _BUCKETS)
     buckets = np.stack([edges[:-1], edges[1:], counts], axis=1)
-    # tf.summary.histogram needs the package tensorboard, which may be missing.
-    tf.summary.write(tag, tf.constant(buckets, tf.float64), step, metadata=_HISTOGRAM)
-
-
-def _histogram_metadata() -> Any:
-    metadata = tf.compat.v1.SummaryMetadata()
-    metadata.plugin_data.plugin_name = "histograms"
-    metadata.data_class = _DATA_CLASS_TENSOR
-    return metadata
-
-
-_DATA_CLASS_TENSOR = 2  # of tensorflow.DataClass
-_HISTOGRAM = _histogram_metadata()
+    tf.summary.write(tag, tf.constant(buckets, tf.float64), step, metadata=HISTOGRAM)

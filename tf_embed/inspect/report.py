@@ -8,9 +8,11 @@ import time
 from collections.abc import Sequence
 
 from tf_embed.inspect.saves import Save, SavedTable
+from tf_embed.variable.columns import columns
 from tf_embed.variable.memory_report import size_text
 
 _UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+_NUMBERS = ("rows", "dim", "slots", "step", "size")  # the heads of columns of numbers
 _RULES = {"": "-", "external": "of Keras"}
 
 
@@ -81,15 +83,7 @@ def _table_cells(table: SavedTable) -> tuple[str, ...]:
 def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of columns: the first to the left, numbers to the right."""
     cells = [list(map(_printable, row)) for row in [heads, *rows]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    right = [heads[i] in ("rows", "dim", "slots", "step", "size") for i in range(len(heads))]
-    return [
-        "  ".join(
-            cell.rjust(width) if is_right else cell.ljust(width)
-            for cell, width, is_right in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in cells
-    ]
+    return columns(cells, [i for i, head in enumerate(heads) if head not in _NUMBERS])
 
 
 def _printable(text: str) -> str:

@@ -12,6 +12,7 @@ from absl import logging
 from tf_embed import validation
 from tf_embed.table.table import Table
 from tf_embed.variable.anchor import tables_of
+from tf_embed.variable.columns import columns
 from tf_embed.variable.memory_report import size_text
 from tf_embed.variable.table_text import size_of
 
@@ -72,9 +73,4 @@ def _text_of(tables: Iterable[Table]) -> str:
         lines.append((table.options.name, *numbers, memory, disk))
     if not any(line[-1] for line in lines[1:]):
         lines = [line[:-1] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = [
-        " " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
-        for line in lines
-    ]
-    return "\n".join([" Rows of tables, not in Keras's totals:", *texts])
+    return "\n ".join([" Rows of tables, not in Keras's totals:", *columns(lines)])

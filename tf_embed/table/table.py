@@ -73,8 +73,8 @@ class Table(tf.saved_model.experimental.TrackableResource):
             self.check_rule: Callable[[str | ExternalRule], None] | None = None
             self.check_functions: Callable[[Iterable[Any]], None] | None = None
             self._track_trackable(SavedKind(options.name, options.kind), "kind")
-            # Made once, because in eager execution these take longer than a small lookup, and the
-            # size of a dtype a twentieth of it.
+            # Made once, because in eager execution the zeros take longer than a small lookup, and
+            # even the size of a dtype takes a part of its time.
             self._has_narrow_keys = options.key_dtype.size == 4
             with tf.device(options.device):
                 self._no_owners = tf.zeros([0], tf.int32)

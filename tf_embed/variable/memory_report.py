@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_embed import _library
 from tf_embed.table.table import Table
+from tf_embed.variable.columns import columns
 from tf_embed.variable.row_statistics import stats_of
 
 _WORD = 8  # bytes of a statistic, and of a reference to a string
@@ -83,17 +84,12 @@ class MemoryReport:
             lines.append((tier.name, bound, capacity, f"{tier.rows:,}", size_text(tier.bytes)))
         lines.append(("index", "none", "", "", size_text(self.index_bytes)))
         lines.append(("slack", "none", "", "", size_text(self.slack_bytes)))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         heading = (
             f"{self.name!r}: {self.rows:,} rows. A row takes {self.row_bytes} bytes: weights "
             f"{self.weight_bytes}, slots {self.slot_bytes}, statistics {self.statistics_bytes}"
             + (f", mark {self.mark_bytes}." if self.mark_bytes else ".")
         )
-        texts = [
-            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
-            for line in lines
-        ]
-        return "\n".join([heading, *texts, f"on {self.device}: {self.device_reason}"])
+        return "\n".join([heading, *columns(lines), f"on {self.device}: {self.device_reason}"])
 
     def __repr__(self) -> str:
         return str(self)
